@@ -57,7 +57,9 @@ static inline struct fl_bytes fl_bytes_head(struct fl_bytes b, size_t n)
 /* What follows the first `n` bytes (empty, if there are fewer). */
 static inline struct fl_bytes fl_bytes_skip(struct fl_bytes b, size_t n)
 {
-    return n < b.n ? (struct fl_bytes){b.p + n, b.n - n} : (struct fl_bytes){b.p + b.n, 0};
+    if (n >= b.n)
+        return b.n == 0 ? b : (struct fl_bytes){b.p + b.n, 0};
+    return (struct fl_bytes){b.p + n, b.n - n};
 }
 
 /* ASCII letters compare without case; other bytes exactly. Locale plays no part. */

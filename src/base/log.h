@@ -15,6 +15,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/bytes.h"
+
 enum fl_log_level { FL_LOG_ERROR, FL_LOG_WARN, FL_LOG_INFO, FL_LOG_DEBUG, FL_LOG_TRACE };
 enum fl_log_format { FL_LOG_AUTO, FL_LOG_TEXT, FL_LOG_JSON }; /* auto: text on a terminal */
 
@@ -25,9 +27,20 @@ void fl_log_set_format(enum fl_log_format format);
 bool fl_log_level_parse(const char *word, enum fl_log_level *level);
 bool fl_log_is_on(enum fl_log_level level);
 
-/* `what` is fixed text; `format` gives "key=value key=value" (values with blanks: key="a b"). */
+/* `what` is fixed text; `format` gives "key=value key=value" (values with blanks: key="a b"), or is NULL.
+ * Text of a peer goes in as fl_log_value(), or its blanks and quotes could pass for keys of ours. An
+ * entry of more than 2,047 bytes is cut. */
 void fl_log(enum fl_log_level level, const char *what, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+#define FL_LOG_VALUE_TEXT 256
+
+struct fl_log_value {
+    char text[FL_LOG_VALUE_TEXT];
+};
+
+/* `bytes` quoted for a value, cut with "..." when long: fl_log(l, "what", "model=%s", fl_log_value(m).text). */
+struct fl_log_value fl_log_value(struct fl_bytes bytes);
 
 #define FL_LOG(level, ...)                                                                         \
     do {                                                                                           \

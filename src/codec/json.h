@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* JSON (RFC 8259): reading into an arena tree whose strings are views of the input, splicing, writing.
+/* JSON (RFC 8259): reading into an arena tree whose strings are views of the input, splicing,
+ * writing.
  *
- * Reading. fl_json_parse() checks the whole text (UTF-8, escapes, depth, nothing but blanks after the
- * value) and builds nodes in one array: a container's children follow it, `skip` leads past them.
+ * Reading. fl_json_parse() checks the whole text (UTF-8, escapes, depth, nothing but blanks after
+ * the value) and builds nodes in one array: a container's children follow it, `skip` leads past
+ * them.
  *
  *   {"a":[1,2],"b":"x"}   ->   OBJ | "a" ARR | 1 | 2 | "b" "x"
  *
- * Numbers keep their source text and are converted on demand, so 64-bit ids survive. Strings without
- * escapes are views of the input (which must outlive the doc); others are unescaped into the arena.
- * Duplicate keys: order is kept, the last wins in lookups, `has_duplicates` tells.
- * Caps: depth FL_JSON_MAX_DEPTH; the text's length is the caller's cap; nodes cost 40 bytes or less
- * each and their number is bounded by the text.
+ * Numbers keep their source text and are converted on demand, so 64-bit ids survive. Strings
+ * without escapes are views of the input (which must outlive the doc); others are unescaped into
+ * the arena. Duplicate keys: order is kept, the last wins in lookups, `has_duplicates` tells. Caps:
+ * depth FL_JSON_MAX_DEPTH; the text's length is the caller's cap, at most FL_JSON_MAX_TEXT; nodes
+ * cost 40 bytes each and their number is bounded by the text: one per two bytes at worst.
  *
- * Scanning (fl_json_scan_members): one pass over the top object without building anything, for request
- * bodies. Splicing (fl_json_splice_member): replace or insert one member of the top object and keep
- * every other byte.
+ * Scanning (fl_json_scan_members): one pass over the top object without building anything, for
+ * request bodies. Splicing (fl_json_splice_member): replace or insert one member of the top object
+ * and keep every other byte.
  *
  * Pure; a doc belongs to one thread. Oracle: Python's json (tests/interop). */
 #ifndef FL_CODEC_JSON_H
@@ -30,6 +32,9 @@
 #include "base/error.h"
 
 #define FL_JSON_MAX_DEPTH 128 /* design.md section 8 */
+/* So that counts of nodes fit their fields; every caller's own cap (32 MiB at most) is far below.
+ */
+#define FL_JSON_MAX_TEXT ((size_t)1 << 30)
 
 enum fl_json_type {
     FL_JSON_NULL,
@@ -42,11 +47,12 @@ enum fl_json_type {
 };
 
 struct fl_json_node {
-    struct fl_bytes text; /* number: source text; string: unescaped value; containers: source text */
-    struct fl_bytes key;  /* of a member, unescaped; absent in arrays and at the top */
-    uint32_t skip;        /* nodes from here to the next sibling */
-    uint32_t count;       /* children of a container */
-    uint8_t type;         /* enum fl_json_type */
+    struct fl_bytes
+        text;            /* number: source text; string: unescaped value; containers: source text */
+    struct fl_bytes key; /* of a member, unescaped; absent in arrays and at the top */
+    uint32_t skip;       /* nodes from here to the next sibling */
+    uint32_t count : 29; /* children of a container */
+    uint32_t type : 3;   /* enum fl_json_type */
 };
 
 struct fl_json {
@@ -56,15 +62,17 @@ struct fl_json {
     struct fl_arena arena;
 };
 
-/* Parses one value. `doc` is zeroed or was finished. 0; FL_EPROTO (malformed; `err` says what and at
- * which byte), FL_EDEPTH, FL_ENOMEM. `text` is borrowed until fl_json_fini(). */
+/* Parses one value. `doc` is zeroed or was finished. 0; FL_EPROTO (malformed; `err` says what and
+ * at which byte), FL_EDEPTH, FL_ELIMIT (too long), FL_ENOMEM; then the doc is empty. `text` is
+ * borrowed until fl_json_fini(). */
 int fl_json_parse(struct fl_json *doc, struct fl_bytes text, struct fl_error *err);
 /* Idempotent; a zeroed doc is fine. */
 void fl_json_fini(struct fl_json *doc);
 
 const struct fl_json_node *fl_json_root(const struct fl_json *doc);
 
-/* Member of an object by exact key, the last one wins; NULL if missing or `object` is none (NULL allowed). */
+/* Member of an object by exact key, the last one wins; NULL if missing or `object` is none (NULL
+ * allowed). */
 const struct fl_json_node *fl_json_get(const struct fl_json_node *object, struct fl_bytes key);
 /* ASCII-case-insensitive; an exact match wins if both occur (gateway.md section 3). */
 const struct fl_json_node *fl_json_get_nocase(const struct fl_json_node *object,
@@ -89,8 +97,8 @@ int fl_json_get_string(const struct fl_json_node *object, const char *key, struc
 int fl_json_get_bool(const struct fl_json_node *object, const char *key, bool *value,
                      struct fl_error *err);
 
-/* Fast path of token arrays: parses `[1, 2, ...]` (an array node's text) of integers 0..4294967295 into
- * `out` (room for `max`). Count, or FL_ETYPE / FL_ERANGE / FL_ELIMIT (more than max). */
+/* Fast path of token arrays: parses `[1, 2, ...]` (an array node's text) of integers 0..4294967295
+ * into `out` (room for `max`). Count, or FL_ETYPE / FL_ERANGE / FL_ELIMIT (more than max). */
 int64_t fl_json_read_u32_array(struct fl_bytes array_text, uint32_t *out, size_t max);
 
 /* ---- one pass over the top object ---- */
@@ -111,20 +119,24 @@ int fl_json_scan_members(struct fl_bytes text,
 /* Validates a whole text (any top value). 0, FL_EPROTO or FL_EDEPTH. No allocation. */
 int fl_json_check(struct fl_bytes text);
 
-/* Unescapes raw string content (between quotes) into `arena`; a view of `raw` if nothing is escaped.
- * FL_EPROTO on a bad escape. */
+/* True if `raw` (as in fl_json_member.key, valid JSON) spells `plain`, escapes resolved. */
+bool fl_json_raw_eq(struct fl_bytes raw, struct fl_bytes plain);
+
+/* Unescapes raw string content (between quotes) into `arena`; a view of `raw` if nothing is
+ * escaped. FL_EPROTO on a bad escape, FL_ENOMEM beyond the arena's cap. */
 int fl_json_unescape(struct fl_arena *arena, struct fl_bytes raw, struct fl_bytes *value);
 
-/* Appends to `out` the text with top-level member `key` (plain ASCII) set to `value` (JSON text): every occurrence
- * of that key is replaced in place, or it is inserted as first member; every other byte is kept. An absent value removes
- * nothing and is refused. 0, FL_EPROTO, FL_ETYPE (no object), or the buffer's error. */
+/* Appends to `out` the text with top-level member `key` (plain ASCII) set to `value` (JSON text):
+ * every occurrence of that key is replaced in place, or it is inserted as first member; every other
+ * byte is kept. A value that is absent or no JSON is refused. 0, FL_EPROTO, FL_EDEPTH, FL_ETYPE (no
+ * object), or the buffer's error; a failure appends nothing. */
 int fl_json_splice_member(struct fl_buf *out, struct fl_bytes text, struct fl_bytes key,
                           struct fl_bytes value);
 
 /* ---- writing ---- */
 
-/* Commas and quotes are placed by the writer; the caller opens and closes. The first error of the buffer
- * sticks and is returned by fl_json_writer_end(). */
+/* Commas and quotes are placed by the writer; the caller opens and closes. The first error of the
+ * buffer sticks and is returned by fl_json_writer_end(). */
 struct fl_json_writer {
     struct fl_buf *out;
     int rc;
