@@ -28,7 +28,7 @@ void *fl_try_realloc(void *p, size_t count, size_t size)
 /* NULL allowed. Frees what any of the above gave. */
 void fl_free(void *p);
 
-/* Tests: the n-th fl_try_* call of this thread from now (1 = the next) fails, once; 0 switches off. */
+/* Tests: the n-th fl_try_* call of this thread from now (1 = the next) fails, once; 0 is off. */
 void fl_alloc_fail_at(uint64_t n);
 
 #endif

@@ -5,8 +5,8 @@
  *
  * The first block may lie in the owner (fl_arena_init_with) so that a small request allocates
  * nothing. Allocations are aligned to 16 bytes. `max_bytes` bounds what a peer can make it hold:
- * fl_arena_try_alloc() fails beyond it, fl_arena_alloc() (small, ours) aborts only when the machine's
- * memory is gone. Not thread-safe. */
+ * fl_arena_try_alloc() fails beyond it, fl_arena_alloc() (small, ours) aborts only when the
+ * machine's memory is gone. Not thread-safe. */
 #ifndef FL_BASE_ARENA_H
 #define FL_BASE_ARENA_H
 

@@ -84,7 +84,8 @@ struct fl_bytes fl_bytes_trim(struct fl_bytes b);
  * False when `*rest` is absent; an empty list has one empty item. */
 bool fl_bytes_next(struct fl_bytes *rest, uint8_t separator, struct fl_bytes *item);
 
-/* Whole `b` as 1*DIGIT, no sign, no blank. False (and *value untouched) otherwise or above `max`. */
+/* Whole `b` as 1*DIGIT, no sign, no blank. Otherwise, or above `max`, false and *value untouched.
+ */
 bool fl_bytes_to_u64(struct fl_bytes b, uint64_t max, uint64_t *value);
 
 /* True if `b` is valid UTF-8 (RFC 3629: no overlong form, no surrogate, at most U+10FFFF). */

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Read-side epochs: readers on any thread look at what a writer may unpublish, wait-free and without
- * writing a line another thread reads often (dependencies.md 4.6).
+/* Read-side epochs: readers on any thread look at what a writer may unpublish, wait-free and
+ * without writing a line another thread reads often (dependencies.md 4.6).
  *
  *   reader:  enter --- loads published pointers (seq_cst) --- leave
  *   writer:  unpublish (seq_cst store) -> fl_epoch_retire(obj) -> ... two epochs later -> free
  *
  * Each reading thread has one slot on a cache line of its own: 0 while outside, else the epoch it
  * entered in. A slot is taken from thread-local storage on first use and given back at thread exit;
- * at most FL_EPOCH_SLOTS threads read at once, further ones wait for none: they abort, it is our bug.
- * Sections do not nest and are short: a reader that stays inside delays freeing, never correctness.
+ * at most FL_EPOCH_SLOTS threads read at once, further ones wait for none: they abort, it is our
+ * bug. Sections do not nest and are short: a reader that stays inside delays freeing, never
+ * correctness.
  *
- * Retiring and reclaiming of one domain: one thread at a time. Plain C11 atomics, no stand-alone fences,
- * so ThreadSanitizer checks it. */
+ * Retiring and reclaiming of one domain: one thread at a time. Plain C11 atomics, no stand-alone
+ * fences, so ThreadSanitizer checks it. */
 #ifndef FL_BASE_EPOCH_H
 #define FL_BASE_EPOCH_H
 
@@ -39,7 +40,8 @@ struct fl_retired {
     void (*free)(struct fl_retired *retired);
 };
 
-/* Writer: `retired` is unpublished already; `free` runs in a later fl_epoch_reclaim() of the writer. */
+/* Writer: `retired` is unpublished already; `free` runs in a later fl_epoch_reclaim() of the
+ * writer. */
 void fl_epoch_retire(struct fl_epoch *epoch, struct fl_retired *retired,
                      void (*free)(struct fl_retired *retired));
 /* Writer: advances the epoch if all readers have seen it and frees what is two epochs old. At most

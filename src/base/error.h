@@ -7,9 +7,9 @@
  * `rule igw-epp: eppEndpoint is 271 bytes, at most 255`.
  *
  * Codes are rows of one table (error.c): name, HTTP status, gRPC status, the word in bodies and
- * metrics. Who speaks a protocol looks the row up; nobody maps codes in scattered ifs. The words of a
- * pick are epp.md section 6, those of the selection library selection.md 2.2. Numbers do not change
- * once released. */
+ * metrics. Who speaks a protocol looks the row up; nobody maps codes in scattered ifs. The words of
+ * a pick are epp.md section 6, those of the selection library selection.md 2.2. Numbers do not
+ * change once released. */
 #ifndef FL_BASE_ERROR_H
 #define FL_BASE_ERROR_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Binary min-heap whose nodes live inside their owners. Push, pop, remove and update are O(log n);
- * the array of pointers grows by doubling. `before` must be a strict weak order; equal nodes leave in
- * no promised order, so order by a sequence number where it matters. Not thread-safe. */
+ * the array of pointers grows by doubling. `before` must be a strict weak order; equal nodes leave
+ * in no promised order, so order by a sequence number where it matters. Not thread-safe. */
 #ifndef FL_BASE_HEAP_H
 #define FL_BASE_HEAP_H
 

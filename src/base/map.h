@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Hash maps: open addressing, power-of-two tables, linear probing, backward-shift deletion (no
- * tombstones), load at most 3/4. Values are pointers; the map owns neither keys' nor values' objects.
- * Expected O(1); growing rehashes at once, so reserve() what a request path will need.
+ * tombstones), load at most 3/4. Values are pointers; the map owns neither keys' nor values'
+ * objects. Expected O(1); growing rehashes at once, so reserve() what a request path will need.
  *
- * fl_map_u64: keys are 64-bit ids, mixed before use. fl_map_bytes: keys are byte strings, *borrowed*:
- * they must live in the value's object, and are hashed with a per-map random seed because peers
- * choose them. Not thread-safe. */
+ * fl_map_u64: keys are 64-bit ids, mixed before use. fl_map_bytes: keys are byte strings,
+ * *borrowed*: they must live in the value's object, and are hashed with a per-map random seed
+ * because peers choose them. Not thread-safe. */
 #ifndef FL_BASE_MAP_H
 #define FL_BASE_MAP_H
 

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Metrics as tables. A module describes its metrics in a const array beside its code; the values live
- * in the instance, one shard per loop, because every loop counts while the control loop reads.
+/* Metrics as tables. A module describes its metrics in a const array beside its code; the values
+ * live in the instance, one shard per loop, because every loop counts while the control loop reads.
  *
  *   descriptions (const, shared) --+
- *                                  +--> fl_metrics (one instance) --> shard 0, shard 1, ... (cache lines of their own)
- *   number of shards --------------+
+ *                                  +--> fl_metrics (one instance) --> shard 0, shard 1, ...
+ *   number of shards --------------+                                  (cache lines of their own)
  *
- * A shard is written by its own loop only (relaxed load + store); anyone may read. A scrape sums the
- * shards. Gauges are written with fl_metric_gauge_add (signed, summed likewise). What several loops
- * must agree on is no metric but an atomic in the block that owns it; show it through a collector.
+ * A shard is written by its own loop only (relaxed load + store); anyone may read. A scrape sums
+ * the shards. Gauges are written with fl_metric_gauge_add (signed, summed likewise). What several
+ * loops must agree on is no metric but an atomic in the block that owns it; show it through a
+ * collector.
  *
- * Labels have a known, small set of values: a description names the label and its `values`, and each
- * (metric, value) pair is one cell. Histograms have fixed bounds in seconds. Constant labels
+ * Labels have a known, small set of values: a description names the label and its `values`, and
+ * each (metric, value) pair is one cell. Histograms have fixed bounds in seconds. Constant labels
  * (role="aggregated", model="m") belong to the instance.
  *
  * Text form: Prometheus exposition 0.0.4; families with HELP and TYPE in table order. */
@@ -34,7 +35,7 @@ struct fl_metric_desc {
     const char *help;          /* ends in a full stop */
     const char *label;         /* NULL: none */
     const char *const *values; /* of the label, NULL-terminated */
-    const double *bounds;      /* histogram: ascending upper bounds in seconds; NULL: the default set */
+    const double *bounds; /* histogram: upper bounds in seconds, ascending; NULL: 50 us..60 s */
     size_t bound_count;
 };
 
@@ -68,6 +69,11 @@ int64_t fl_metric_gauge(const struct fl_metrics *metrics, size_t metric, size_t 
 
 /* Appends the text form. 0 or FL_ELIMIT/FL_ENOMEM of the buffer. Any thread. */
 int fl_metrics_write(const struct fl_metrics *metrics, struct fl_buf *out);
+
+/* The same for several instances of one table, which differ in their constant labels
+ * (role="prefill", role="decode"): samples of a family must stand together under one head. */
+int fl_metrics_write_all(const struct fl_metrics *const *instances, size_t count,
+                         struct fl_buf *out);
 
 /* For families whose values are read when asked (collectors): */
 int fl_metric_write_head(struct fl_buf *out, const char *name, const char *help,

@@ -2,9 +2,9 @@
 /* Timers: a hierarchical timing wheel, one per loop.
  *
  * A timer is a member of its owner; starting, restarting and stopping are O(1) and never allocate.
- * Resolution is FL_WHEEL_TICK_MS: a timer never fires before its deadline and at most one tick after
- * it, if fl_wheel_advance() is called in time. Four levels of 64 slots reach 46 hours at 10 ms; longer
- * timers wait in the last slot and are put down again.
+ * Resolution is FL_WHEEL_TICK_MS: a timer never fires before its deadline and at most one tick
+ * after it, if fl_wheel_advance() is called in time. Four levels of 64 slots reach 46 hours at 10
+ * ms; longer timers wait in the last slot and are put down again.
  *
  * Single-threaded. Time comes in as now_ms (monotonic, never backwards). */
 #ifndef FL_BASE_WHEEL_H
@@ -44,9 +44,9 @@ static inline bool fl_timer_is_running(const struct fl_timer *timer)
     return !fl_link_is_alone(&timer->link);
 }
 
-/* Fires every timer with deadline_ms <= now_ms (rounded up to ticks), in order of ticks. A callback may start
- * and stop any timer; one started with a due deadline fires in the next advance, so that a callback
- * that restarts itself cannot spin. */
+/* Fires every timer with deadline_ms <= now_ms (rounded up to ticks), in order of ticks. A callback
+ * may start and stop any timer; one started with a due deadline fires in the next advance, so that
+ * a callback that restarts itself cannot spin. */
 void fl_wheel_advance(struct fl_wheel *wheel, uint64_t now_ms);
 
 /* A time by which advance should be called: never later than the first due timer, at times earlier

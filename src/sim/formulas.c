@@ -107,7 +107,7 @@ static uint32_t choose_kv(struct fl_sim_formula_state *self, const struct fl_sim
     double best_cost = 0;
     for (uint32_t w = 0; w < state->worker_count; w++) {
         const struct fl_sim_worker *worker = &state->workers[w];
-        uint32_t matched = fl_lru_lead(&worker->cache, request->ids, request->id_count);
+        uint32_t matched = fl_lru_lead(&worker->engine.cache, request->ids, request->id_count);
         double prefill = (double)worker->queued_prefill_tokens / state->block_tokens +
                          (double)(request->id_count - matched);
         double cost = self->parameter * prefill + (double)worker->decode_blocks;
@@ -140,7 +140,7 @@ static uint32_t choose_maxhit(struct fl_sim_formula_state *self, const struct fl
     (void)self;
     for (uint32_t w = 0; w < state->worker_count; w++) {
         const struct fl_sim_worker *worker = &state->workers[w];
-        uint32_t matched = fl_lru_lead(&worker->cache, request->ids, request->id_count);
+        uint32_t matched = fl_lru_lead(&worker->engine.cache, request->ids, request->id_count);
         if (w == 0 || is_better_hit(worker, matched, &state->workers[best], best_matched)) {
             best = w;
             best_matched = matched;
@@ -157,11 +157,13 @@ static uint32_t choose_greedy(struct fl_sim_formula_state *self, const struct fl
     (void)self;
     for (uint32_t w = 0; w < state->worker_count; w++) {
         const struct fl_sim_worker *worker = &state->workers[w];
-        uint64_t matched = (uint64_t)fl_lru_lead(&worker->cache, request->ids, request->id_count) *
-                           state->block_tokens;
+        uint64_t matched =
+            (uint64_t)fl_lru_lead(&worker->engine.cache, request->ids, request->id_count) *
+            state->block_tokens;
         uint64_t left = request->input_tokens > matched ? request->input_tokens - matched : 0;
-        double start_s = worker->free_s > request->at_s ? worker->free_s : request->at_s;
-        double first_s = start_s + (double)left / worker->tps;
+        double start_s =
+            worker->engine.free_s > request->at_s ? worker->engine.free_s : request->at_s;
+        double first_s = start_s + (double)left / worker->engine.prefill_tps;
         if (w == 0 || first_s < best_s ||
             (first_s <= best_s && worker->in_flight < state->workers[best].in_flight)) {
             best = w;

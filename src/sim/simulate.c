@@ -66,22 +66,18 @@ static double book(struct fl_sim_state *state, const struct fl_sim_policy *polic
                    struct completion *completion, struct fl_heap *heap, struct totals *totals)
 {
     struct fl_sim_worker *worker = &state->workers[chosen];
-    uint32_t matched = fl_lru_lead(&worker->cache, request->ids, request->id_count);
-    uint64_t matched_tokens = (uint64_t)matched * state->block_tokens;
-    uint64_t prefill =
-        request->input_tokens > matched_tokens ? request->input_tokens - matched_tokens : 1;
-
-    fl_lru_touch(&worker->cache, request->ids, request->id_count, NULL);
-    double start_s = worker->free_s > request->at_s ? worker->free_s : request->at_s;
-    double first_s = start_s + (double)prefill / worker->tps;
-    worker->free_s = first_s;
+    struct fl_engine_admission admission =
+        fl_engine_model_admit(&worker->engine, request->at_s, request->ids, request->id_count,
+                              request->input_tokens, NULL);
+    uint64_t prefill = admission.prefill_tokens;
+    double first_s = admission.first_token_s;
     worker->queued_prefill_tokens += prefill;
     worker->decode_blocks += request->id_count;
     worker->in_flight++;
     worker->computed_tokens += prefill;
     worker->requests++;
     if (policy->on_book != NULL)
-        policy->on_book(policy->self, request, chosen, matched);
+        policy->on_book(policy->self, request, chosen, admission.matched_blocks);
 
     *completion = (struct completion){
         .at_s = first_s,
@@ -94,9 +90,9 @@ static double book(struct fl_sim_state *state, const struct fl_sim_policy *polic
     };
     fl_heap_push(heap, &completion->node);
     totals->asked_blocks += request->id_count;
-    totals->matched_blocks += matched;
+    totals->matched_blocks += admission.matched_blocks;
     totals->input_tokens += request->input_tokens;
-    totals->matched_tokens += matched_tokens;
+    totals->matched_tokens += (uint64_t)admission.matched_blocks * state->block_tokens;
     return first_s - request->at_s;
 }
 
@@ -160,8 +156,8 @@ void fl_sim_run(const struct fl_sim_config *config, const struct fl_trace *trace
 
     fl_heap_init(&heap, completion_before);
     for (uint32_t w = 0; w < config->workers; w++) {
-        fl_lru_init(&state.workers[w].cache, config->blocks);
-        state.workers[w].tps = config->tps != NULL ? config->tps[w] : FL_SIM_PREFILL_TPS;
+        fl_engine_model_init(&state.workers[w].engine, config->blocks, trace->block_tokens,
+                             config->tps != NULL ? config->tps[w] : FL_SIM_PREFILL_TPS);
     }
     for (size_t i = 0; i < trace->count; i++) {
         const struct fl_trace_record *record = &trace->records[i];
@@ -184,7 +180,7 @@ void fl_sim_run(const struct fl_sim_config *config, const struct fl_trace *trace
     summarise(&state, ttft, trace->count, &totals, result);
 
     for (uint32_t w = 0; w < config->workers; w++)
-        fl_lru_fini(&state.workers[w].cache);
+        fl_engine_model_fini(&state.workers[w].engine);
     fl_heap_fini(&heap);
     fl_free(state.workers);
     fl_free(completions);

@@ -19,16 +19,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "sim/lru.h"
+#include "sim/engine_model.h"
 #include "sim/trace.h"
 
 #define FL_SIM_PREFILL_TPS 15926.0 /* tokens/s; performance.md (g) names the measurement */
 #define FL_SIM_DECODE_S 0.020      /* seconds a token */
 
 struct fl_sim_worker {
-    struct fl_lru cache;
-    double free_s; /* when its last queued prefill ends */
-    double tps;    /* its own prefill rate */
+    struct fl_engine_model engine;
     uint64_t queued_prefill_tokens;
     uint64_t decode_blocks; /* of all requests booked and not ended */
     uint32_t in_flight;
