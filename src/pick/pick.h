@@ -58,11 +58,11 @@ struct fl_booking fl_booking_take(struct fl_booking *from);
 
 enum {
     FL_PICK_STARTED,
-    FL_PICK_ENDED, /* by outcome word */
-    FL_PICK_TOKENIZE_TIME,
-    FL_PICK_SELECT_TIME,
+    FL_PICK_ENDED,         /* by outcome word */
+    FL_PICK_PHASE_SECONDS, /* by phase */
     FL_PICK_METRIC_COUNT
 };
+enum { FL_PICK_PHASE_TOKENIZE, FL_PICK_PHASE_SELECT };
 extern const struct fl_metric_desc fl_pick_metric_descs[FL_PICK_METRIC_COUNT];
 
 /* One a program; read by all loops, changed at start only but for the atomics. */
@@ -76,6 +76,7 @@ struct fl_pick_shared {
     struct fl_bytes *lora_names; /* served by all workers */
     uint32_t lora_count;
     bool ignore_nvext, skip_model_check;
+    struct fl_bytes metadata_prefix;
     uint64_t decision_timeout_ms; /* 0: none */
     uint32_t max_in_flight;
     _Atomic uint32_t in_flight;
@@ -115,10 +116,10 @@ struct fl_pick_outcome {
     int rc;              /* 0, or a code of epp.md section 6 */
     struct fl_addr addr; /* the endpoint */
     char authority[FL_ADDR_TEXT];
-    struct fl_booking booking;          /* empty for requests without a body, and in a dry run */
-    uint64_t record;                    /* number of its record in the log, for what comes after */
-    uint32_t cached_tokens;             /* predicted */
-    struct fl_select_result *selection; /* dry run only, lent; else NULL */
+    struct fl_booking booking; /* empty for requests without a body, and in a dry run */
+    uint64_t record;           /* number of its record in the log, for what comes after */
+    uint32_t cached_tokens;    /* predicted */
+    const struct fl_pick_record *record_of; /* lent: what was logged */
 };
 
 struct fl_pick;
