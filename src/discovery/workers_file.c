@@ -409,7 +409,7 @@ static void take_entry(struct reader *reader)
         struct fl_bytes name = spec->name.n > 0 ? spec->name : FL_BYTES("no name");
         tell(reader, true, "workers file %s: workers[%u] (%.*s): %s", reader->file_name,
              reader->index, FL_FMT(name), err.text);
-        set->bad++;
+        set->bad_labels[set->bad++] = spec->name.n > 0 ? spec->name : spec->authority;
         return;
     }
     reader->block_size = spec->block_size;
@@ -442,6 +442,8 @@ static int read_root(struct reader *reader, const struct fl_json_node *root, str
                             FL_WORKERS_FILE_MAX_WORKERS);
     reader->set->items =
         fl_arena_calloc(&reader->set->arena, node->count + 1, sizeof(*reader->set->items));
+    reader->set->bad_labels =
+        fl_arena_calloc(&reader->set->arena, node->count + 1, sizeof(*reader->set->bad_labels));
     for (reader->entry = fl_json_first(node); reader->entry != NULL;
          reader->entry = fl_json_next(node, reader->entry)) {
         take_entry(reader);
@@ -496,6 +498,27 @@ void fl_worker_set_fini(struct fl_worker_set *set)
 {
     fl_arena_fini(&set->arena);
     *set = (struct fl_worker_set){0};
+}
+
+static void move_list(struct fl_bytes **items, uint32_t count, struct fl_arena *arena)
+{
+    struct fl_bytes *moved = fl_arena_calloc(arena, (size_t)count + 1, sizeof(*moved));
+    for (uint32_t i = 0; i < count; i++)
+        moved[i] = fl_arena_copy(arena, (*items)[i]);
+    *items = moved;
+}
+
+void fl_worker_spec_move(struct fl_worker_spec *spec, struct fl_arena *arena)
+{
+    struct fl_bytes *const texts[] = {&spec->name,   &spec->ns,        &spec->label,
+                                      &spec->model,  &spec->authority, &spec->kv_events,
+                                      &spec->replay, &spec->instance};
+    for (size_t i = 0; i < FL_ARRAY_LEN(texts); i++) {
+        if (texts[i]->n > 0)
+            *texts[i] = fl_arena_copy(arena, *texts[i]);
+    }
+    move_list(&spec->lora_names, spec->lora_count, arena);
+    move_list(&spec->taints, spec->taint_count, arena);
 }
 
 static bool lists_eq(const struct fl_bytes *a, uint32_t a_count, const struct fl_bytes *b,

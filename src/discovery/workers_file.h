@@ -61,6 +61,8 @@ struct fl_worker_set {
     struct fl_worker_spec *items;
     uint32_t count;
     uint32_t bad; /* entries that were skipped */
+    struct fl_bytes
+        *bad_labels; /* of these: name or endpoint as far as it could be read; absent: neither */
 };
 
 /* `set` is zeroed. 0, or FL_ECONFIG (whole file refused; `err` names file and place). `complain` is
@@ -71,6 +73,9 @@ int fl_workers_file_read(struct fl_worker_set *set, const char *file_name, struc
                          void *owner, struct fl_error *err);
 /* Idempotent. */
 void fl_worker_set_fini(struct fl_worker_set *set);
+
+/* Copies everything `spec` points to into `arena`, so that it outlives its set. */
+void fl_worker_spec_move(struct fl_worker_spec *spec, struct fl_arena *arena);
 
 /* True if nothing that matters to routing differs. */
 bool fl_worker_spec_eq(const struct fl_worker_spec *a, const struct fl_worker_spec *b);

@@ -29,7 +29,7 @@ struct fl_tokenizer {
 
 struct fl_tokenize_call {
     struct fl_tokenizer *tokenizer;
-    struct fl_resolve *resolve; /* while the name is looked up */
+    struct fl_question *question; /* while the name is looked up */
     struct fl_fetch *fetch;
     struct fl_chain body;
     struct fl_bytes path;
@@ -211,16 +211,17 @@ static void send_call(struct fl_tokenize_call *call, const struct fl_addr *addr)
     call->fetch = fl_fetch_start(t->pool, t->loop, &request, on_answer, call);
 }
 
-static void on_resolved(void *owner, int rc, const struct fl_addr *addrs, size_t count)
+static void on_resolved(void *owner, int rc, const struct fl_addr *addrs, size_t count,
+                        const char *why)
 {
     struct fl_tokenize_call *call = owner;
-    call->resolve = NULL;
+    call->question = NULL;
     if (rc == 0 && count > 0) {
         send_call(call, &addrs[0]);
         return;
     }
     struct fl_tokenize_answer answer = {.rc = FL_ETOKENIZER_UNAVAILABLE,
-                                        .why = "the service's name does not resolve"};
+                                        .why = why != NULL ? why : "no address"};
     finish(call, &answer);
 }
 
@@ -237,8 +238,8 @@ fl_tokenizer_ask(struct fl_tokenizer *tokenizer, bool is_chat, const struct fl_c
     call->started_ms = fl_loop_now_ms(tokenizer->loop);
     fl_bytes_to_cstr(request_id, call->request_id, sizeof(call->request_id));
     fl_chain_ref_range(&call->body, body, 0, body->bytes);
-    call->resolve = fl_resolver_lookup(tokenizer->resolver, tokenizer->host, tokenizer->port,
-                                       on_resolved, call);
+    call->question =
+        fl_resolver_ask(tokenizer->resolver, tokenizer->host, tokenizer->port, on_resolved, call);
     return call;
 }
 
@@ -246,7 +247,7 @@ void fl_tokenize_cancel(struct fl_tokenize_call *call)
 {
     if (call == NULL)
         return;
-    fl_resolve_cancel(call->resolve);
+    fl_question_cancel(call->question);
     fl_fetch_cancel(call->fetch);
     call_free(call);
 }

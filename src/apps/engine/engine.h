@@ -74,6 +74,7 @@ struct engine {
     struct engine_publisher *publisher; /* NULL: no KV events */
     struct fl_metrics metrics;
     struct fl_sha256 *sha; /* NULL: no digests */
+    char digest[65];       /* of the body being answered, hex; "" without --digest */
     struct fl_heap due;    /* generations by next event */
     struct fl_precise_timer *timer;
     uint64_t start_ns;
@@ -100,9 +101,9 @@ int engine_read_prompts(const struct fl_json_node *body, bool is_chat,
 struct generation;
 /* Answers a chat or completions request on `x`. True: a generation began and is the exchange's
  * handler now; false: an error was answered and the handler stays. `read_ns`: when the request's
- * last byte was read. `digest`: of the body, or NULL. */
+ * last byte was read. */
 bool engine_generate(struct engine *engine, struct fl_exchange *x, bool is_chat,
-                     struct fl_bytes body, uint64_t read_ns, const char *digest);
+                     struct fl_bytes body, uint64_t read_ns);
 void engine_generate_init(struct engine *engine);
 void engine_generate_fini(struct engine *engine);
 
@@ -114,6 +115,9 @@ uint64_t engine_wall_ns(const struct engine *engine, double model_s);
 /* 0, or a negative code with a sentence. Without --kv-events nothing is made. */
 int engine_publisher_open(struct engine *engine, struct fl_error *err);
 void engine_publisher_close(struct engine *engine);
+/* "tcp://ip:port" as bound, for the ready file; NULL: none. */
+const char *engine_publisher_endpoint(const struct engine *engine);
+const char *engine_publisher_replay_endpoint(const struct engine *engine);
 /* Admits a prompt to the model and publishes what its cache gained and lost. */
 struct fl_engine_admission engine_admit(struct engine *engine, const struct engine_prompt *prompt);
 
@@ -126,6 +130,7 @@ int engine_write_metrics(const struct engine *engine, struct fl_buf *out);
 
 void engine_on_request(void *owner, struct fl_exchange *x);
 /* OpenAI error body. */
-void engine_respond_error(struct fl_exchange *x, int status, const char *type, const char *message);
+void engine_respond_error(struct engine *engine, struct fl_exchange *x, int status,
+                          const char *type, const char *message);
 
 #endif

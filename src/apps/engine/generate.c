@@ -337,8 +337,7 @@ static bool flag_of(const struct fl_json_node *object, const char *key)
 }
 
 static void start(struct engine *engine, struct fl_exchange *x, const struct fl_json_node *body,
-                  bool is_chat, const struct engine_prompt *prompt, uint64_t read_ns,
-                  const char *digest)
+                  bool is_chat, const struct engine_prompt *prompt, uint64_t read_ns)
 {
     struct generation *g = fl_calloc(1, sizeof(*g));
     struct fl_engine_admission admission = engine_admit(engine, prompt);
@@ -361,8 +360,7 @@ static void start(struct engine *engine, struct fl_exchange *x, const struct fl_
     g->seed = g->id;
     const struct fl_json_node *options = fl_json_get(body, FL_BYTES("stream_options"));
     g->wants_usage = options != NULL && flag_of(options, "include_usage");
-    if (digest != NULL)
-        memcpy(g->digest, digest, sizeof(g->digest));
+    memcpy(g->digest, engine->digest, sizeof(g->digest));
 
     engine->open++;
     engine->waiting++;
@@ -378,7 +376,7 @@ static void start(struct engine *engine, struct fl_exchange *x, const struct fl_
 }
 
 bool engine_generate(struct engine *engine, struct fl_exchange *x, bool is_chat,
-                     struct fl_bytes body, uint64_t read_ns, const char *digest)
+                     struct fl_bytes body, uint64_t read_ns)
 {
     struct engine_prompt *prompts = fl_calloc(ENGINE_MAX_PROMPTS, sizeof(*prompts));
     struct fl_json doc = {0};
@@ -396,12 +394,12 @@ bool engine_generate(struct engine *engine, struct fl_exchange *x, bool is_chat,
         rc = FL_EBAD_BODY;
     if (rc < 0) {
         fl_metric_add(&engine->metrics, 0, ENGINE_REFUSED, 0, 1);
-        engine_respond_error(x, 400, "BadRequestError", err.text);
+        engine_respond_error(engine, x, 400, "BadRequestError", err.text);
     } else if (!fl_bytes_eq(model, fl_bytes_of(engine->config.model))) {
         fl_metric_add(&engine->metrics, 0, ENGINE_REFUSED, 0, 1);
-        engine_respond_error(x, 404, "NotFoundError", "The model does not exist.");
+        engine_respond_error(engine, x, 404, "NotFoundError", "The model does not exist.");
     } else {
-        start(engine, x, fl_json_root(&doc), is_chat, &prompts[0], read_ns, digest);
+        start(engine, x, fl_json_root(&doc), is_chat, &prompts[0], read_ns);
         is_started = true;
     }
     for (size_t i = 0; i < count; i++)

@@ -25,9 +25,11 @@ static void intake_free(struct intake *intake)
     fl_free(intake);
 }
 
-void engine_respond_error(struct fl_exchange *x, int status, const char *type, const char *message)
+void engine_respond_error(struct engine *engine, struct fl_exchange *x, int status,
+                          const char *type, const char *message)
 {
     struct fl_buf out = {0};
+    struct fl_fields extra = {0};
     struct fl_json_writer json;
     fl_json_writer_init(&json, &out);
     fl_json_write_object(&json);
@@ -43,8 +45,11 @@ void engine_respond_error(struct fl_exchange *x, int status, const char *type, c
     fl_json_write_i64(&json, status);
     fl_json_write_object_end(&json);
     fl_json_write_object_end(&json);
+    if (engine->digest[0] != '\0')
+        fl_fields_add_copy(&extra, fl_exchange_arena(x), FL_BYTES("x-fairlead-engine-body-sha256"),
+                           fl_bytes_of(engine->digest));
     if (fl_json_writer_end(&json) == 0)
-        fl_exchange_respond(x, status, "application/json", fl_buf_bytes(&out), NULL);
+        fl_exchange_respond(x, status, "application/json", fl_buf_bytes(&out), &extra);
     fl_buf_fini(&out);
 }
 
@@ -87,25 +92,13 @@ static void serve_metrics(struct intake *intake)
     fl_buf_fini(&out);
 }
 
-static bool write_digest(const struct engine *engine, struct fl_bytes body, char out[65])
-{
-    uint8_t digest[FL_SHA256_BYTES];
-    if (engine->sha == NULL || fl_sha256_of(engine->sha, body, digest) < 0)
-        return false;
-    for (size_t i = 0; i < FL_SHA256_BYTES; i++)
-        snprintf(out + 2 * i, 3, "%02x", digest[i]);
-    return true;
-}
-
 static void serve_generation(struct intake *intake)
 {
     /* The generation becomes the exchange's handler and this intake ends; an error answer leaves
      * both. */
     struct engine *engine = intake->engine;
-    char digest[65];
-    bool has_digest = write_digest(engine, fl_buf_bytes(&intake->body), digest);
     if (engine_generate(engine, intake->x, intake->is_chat, fl_buf_bytes(&intake->body),
-                        intake->read_ns, has_digest ? digest : NULL))
+                        intake->read_ns))
         intake_free(intake);
 }
 
@@ -146,14 +139,15 @@ static void serve_render(struct intake *intake)
         rc = engine_read_prompts(fl_json_root(&doc), intake->is_chat, prompts, &count, &err);
     if (rc < 0) {
         fl_metric_add(&engine->metrics, 0, ENGINE_REFUSED, 0, 1);
-        engine_respond_error(intake->x, 400, "BadRequestError", err.text);
+        engine_respond_error(intake->engine, intake->x, 400, "BadRequestError", err.text);
         goto out;
     }
     struct fl_bytes model;
     if (fl_json_get_string(fl_json_root(&doc), "model", &model, NULL) == 0 &&
         !fl_bytes_eq(model, fl_bytes_of(engine->config.model))) {
         fl_metric_add(&engine->metrics, 0, ENGINE_REFUSED, 0, 1);
-        engine_respond_error(intake->x, 404, "NotFoundError", "The model does not exist.");
+        engine_respond_error(intake->engine, intake->x, 404, "NotFoundError",
+                             "The model does not exist.");
         goto out;
     }
     fl_json_writer_init(&json, &out);
@@ -197,10 +191,12 @@ static bool serve_fault(struct intake *intake)
         return false;
     switch ((enum engine_fault)intake->engine->config.fault) {
     case ENGINE_FAULT_ERROR:
-        engine_respond_error(intake->x, 500, "InternalServerError", "the engine has a fault");
+        engine_respond_error(intake->engine, intake->x, 500, "InternalServerError",
+                             "the engine has a fault");
         return true;
     case ENGINE_FAULT_BUSY:
-        engine_respond_error(intake->x, 503, "ServiceUnavailableError", "the engine is busy");
+        engine_respond_error(intake->engine, intake->x, 503, "ServiceUnavailableError",
+                             "the engine is busy");
         return true;
     case ENGINE_FAULT_SILENT:
         return true;
@@ -226,8 +222,21 @@ static bool serve_fault(struct intake *intake)
     return false;
 }
 
+/* For the answer that is about to be made: what the body's SHA-256 was when it arrived (--digest).
+ */
+static void take_digest(struct engine *engine, struct fl_bytes body)
+{
+    uint8_t digest[FL_SHA256_BYTES];
+    engine->digest[0] = '\0';
+    if (engine->sha == NULL || fl_sha256_of(engine->sha, body, digest) < 0)
+        return;
+    for (size_t i = 0; i < FL_SHA256_BYTES; i++)
+        snprintf(engine->digest + 2 * i, 3, "%02x", digest[i]);
+}
+
 static void serve_now(struct intake *intake)
 {
+    take_digest(intake->engine, fl_buf_bytes(&intake->body));
     if (!serve_fault(intake))
         intake->serve(intake);
 }
@@ -250,10 +259,10 @@ static void on_complete(struct intake *intake)
 static void on_head(void *owner, struct fl_exchange *x, struct fl_head *head, bool is_end)
 {
     struct intake *intake = owner;
-    struct fl_bytes path;
+    struct fl_bytes path, query;
     bool has_path = false;
 
-    fl_target_split(head->target, &path, NULL);
+    fl_target_split(head->target, &path, &query);
     for (size_t i = 0; i < FL_ARRAY_LEN(routes); i++) {
         if (!fl_bytes_eq(path, fl_bytes_of(routes[i].path)))
             continue;
@@ -265,7 +274,8 @@ static void on_head(void *owner, struct fl_exchange *x, struct fl_head *head, bo
     }
     if (intake->serve == NULL) {
         intake->is_refused = true;
-        engine_respond_error(x, has_path ? 405 : 404, "NotFoundError",
+        intake->engine->digest[0] = '\0';
+        engine_respond_error(intake->engine, x, has_path ? 405 : 404, "NotFoundError",
                              has_path ? "Method Not Allowed" : "Not Found");
         return;
     }
@@ -283,7 +293,7 @@ static void on_body(void *owner, struct fl_exchange *x, struct fl_slice slice)
         fl_buf_fini(&intake->body);
         fl_metric_add(&intake->engine->metrics, 0, ENGINE_REFUSED, 0, 1);
         fl_exchange_close_after(x);
-        engine_respond_error(x, 413, "BadRequestError", "request body too large");
+        engine_respond_error(intake->engine, x, 413, "BadRequestError", "request body too large");
     }
     fl_exchange_consume(x, slice.n);
     fl_slice_unref(&slice);
