@@ -112,7 +112,7 @@ struct fl_stream *fl_stream_accept(struct fl_loop *loop, int fd,
 /* Others than those given at the start, from now on; for a pool whose connections change hands. */
 void fl_stream_set_owner(struct fl_stream *stream, const struct fl_stream_ops *ops, void *owner);
 
-/* What has been read ahead; lent until the next call on the stream. */
+/* What has been read ahead; lent until some of it is consumed or read, or the next event. */
 struct fl_bytes fl_stream_peek(const struct fl_stream *stream);
 /* n <= what peek shows. */
 void fl_stream_consume(struct fl_stream *stream, size_t n);

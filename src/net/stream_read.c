@@ -157,7 +157,6 @@ void fl_stream_read_on(struct fl_stream *stream)
     for (int round = 0; round < READ_ROUNDS && got == GOT_BYTES && !stream->is_ended; round++) {
         size_t before = fl_stream_in_size(stream);
         if (before == FL_STREAM_READ_AHEAD) {
-            stream->is_full = true;
             /* Not when it has only just become full: often the owner takes it within the turn. */
             stream->is_paused = stream->is_paused || round == 0;
             break;
@@ -170,6 +169,8 @@ void fl_stream_read_on(struct fl_stream *stream)
                 return;
         }
     }
+    if (got == GOT_BYTES && fl_stream_in_size(stream) == FL_STREAM_READ_AHEAD)
+        stream->is_full = true;
     switch (got) {
     case GOT_BYTES:
         /* Polling does not show what the TLS session holds, nor a socket we do not poll. */

@@ -107,8 +107,59 @@ static void write_times(struct fl_json_writer *json, const struct fl_pick_record
 
 struct copy {
     struct fl_json_writer *json;
+    const struct fl_directory_set *workers; /* NULL: names are not known */
     bool has_id, has_time;
 };
+
+/* Each candidate as the selector wrote it, and who it is. */
+static void write_candidate(const struct copy *copy, const struct fl_json_node *candidate)
+{
+    const struct fl_json_node *node = fl_json_get(candidate, FL_BYTES("worker_id"));
+    const struct fl_directory_worker *worker = NULL;
+    uint64_t id;
+
+    if (copy->workers != NULL && node != NULL && fl_json_to_u64(node, &id))
+        worker = fl_directory_find(copy->workers, id);
+    fl_json_write_object(copy->json);
+    fl_json_write_key(copy->json, "worker");
+    if (worker != NULL)
+        fl_json_write_string(copy->json, worker->label);
+    else
+        fl_json_write_null(copy->json);
+    fl_json_write_key(copy->json, "endpoint");
+    if (worker != NULL)
+        fl_json_write_string(copy->json, worker->authority);
+    else
+        fl_json_write_null(copy->json);
+    for (const struct fl_json_node *item = fl_json_first(candidate); item != NULL;
+         item = fl_json_next(candidate, item)) {
+        fl_json_write_key_bytes(copy->json, item->key);
+        if (item->type == FL_JSON_STRING)
+            fl_json_write_string(copy->json, item->text);
+        else if (item->type == FL_JSON_TRUE || item->type == FL_JSON_FALSE)
+            fl_json_write_bool(copy->json, item->type == FL_JSON_TRUE);
+        else if (item->type == FL_JSON_NULL)
+            fl_json_write_null(copy->json);
+        else
+            fl_json_write_raw(copy->json, item->text);
+    }
+    fl_json_write_object_end(copy->json);
+}
+
+static void write_candidates(const struct copy *copy, struct fl_bytes text)
+{
+    struct fl_json doc = {0};
+    fl_json_write_key(copy->json, "candidates");
+    fl_json_write_array(copy->json);
+    if (fl_json_parse(&doc, text, NULL) == 0) {
+        const struct fl_json_node *root = fl_json_root(&doc);
+        for (const struct fl_json_node *item = fl_json_first(root); item != NULL;
+             item = fl_json_next(root, item))
+            write_candidate(copy, item);
+    }
+    fl_json_fini(&doc);
+    fl_json_write_array_end(copy->json);
+}
 
 /* The selector's members come first, byte for byte. */
 static int copy_member(void *owner, const struct fl_json_member *member)
@@ -118,16 +169,23 @@ static int copy_member(void *owner, const struct fl_json_member *member)
     copy->has_time = copy->has_time || fl_bytes_eq(member->key, FL_BYTES("time_ms"));
     if (fl_bytes_eq(member->key, FL_BYTES("source")) || fl_bytes_eq(member->key, FL_BYTES("role")))
         return 0;
+    if (fl_bytes_eq(member->key, FL_BYTES("candidates"))) {
+        write_candidates(copy, member->value);
+        return 0;
+    }
     fl_json_write_key_bytes(copy->json, member->key);
     fl_json_write_raw(copy->json, member->value);
     return 0;
 }
 
 int fl_pick_record_write(const struct fl_pick_record *record, struct fl_bytes selection,
-                         const char *source, const char *role, struct fl_buf *out)
+                         const struct fl_pick_naming *naming, struct fl_buf *out)
 {
     struct fl_json_writer json;
     struct copy copy = {.json = &json};
+
+    if (naming->directory != NULL)
+        copy.workers = fl_directory_enter(naming->directory);
 
     fl_json_writer_init(&json, out);
     fl_json_write_object(&json);
@@ -140,8 +198,8 @@ int fl_pick_record_write(const struct fl_pick_record *record, struct fl_bytes se
         fl_json_write_u64(&json, record->time_ms);
     }
     write_text(&json, "request_id", record->request_id);
-    write_text(&json, "source", source);
-    write_text(&json, "role", role);
+    write_text(&json, "source", naming->source);
+    write_text(&json, "role", naming->role);
     write_text(&json, "plan_id", NULL);
     write_text(&json, "kind", record->kind);
     write_text(&json, "outcome", record->outcome);
@@ -159,6 +217,8 @@ int fl_pick_record_write(const struct fl_pick_record *record, struct fl_bytes se
     }
     write_after(&json, record);
     fl_json_write_object_end(&json);
+    if (naming->directory != NULL)
+        fl_directory_leave(naming->directory);
     return fl_json_writer_end(&json);
 }
 
@@ -200,8 +260,9 @@ static void index_selections(const struct fl_json *doc, struct fl_map_bytes *by_
     }
 }
 
-int fl_pick_log_write(struct fl_pick_log *log, struct fl_selection *service, const char *source,
-                      const char *role, const struct fl_pick_filter *filter, struct fl_buf *out)
+int fl_pick_log_write(struct fl_pick_log *log, struct fl_selection *service,
+                      const struct fl_pick_naming *naming, const struct fl_pick_filter *filter,
+                      struct fl_buf *out)
 {
     struct fl_pick_record *records = fl_calloc(filter->limit, sizeof(*records));
     struct fl_picks_filter all = {.limit = FL_PICK_LOG_SIZE};
@@ -227,7 +288,7 @@ int fl_pick_log_write(struct fl_pick_log *log, struct fl_selection *service, con
         if (rc == 0)
             rc = fl_pick_record_write(&records[i],
                                       selection != NULL ? selection->text : (struct fl_bytes){0},
-                                      source, role, out);
+                                      naming, out);
     }
     if (rc == 0)
         rc = fl_buf_append_byte(out, ']');

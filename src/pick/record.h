@@ -18,6 +18,7 @@
 #include "base/rng.h"
 #include "fairlead/selection.h"
 #include "net/stream.h"
+#include "pick/directory.h"
 
 #define FL_PICK_LOG_SIZE 4096
 
@@ -65,12 +66,19 @@ struct fl_pick_filter {
     struct fl_maybe_u64 worker_id;
 };
 
+/* Who writes, and where workers' names come from. */
+struct fl_pick_naming {
+    const char *source, *role;      /* "epp", "aggregated" */
+    struct fl_directory *directory; /* NULL: candidates stay numbers */
+};
+
 /* Appends a JSON array, newest first, each record joined with the selector's own by reservation id.
- * `source`: "epp"; `role` as text. */
-int fl_pick_log_write(struct fl_pick_log *log, struct fl_selection *service, const char *source,
-                      const char *role, const struct fl_pick_filter *filter, struct fl_buf *out);
-/* One record, joined with `selection` (the selector's JSON object, absent: none). */
+ */
+int fl_pick_log_write(struct fl_pick_log *log, struct fl_selection *service,
+                      const struct fl_pick_naming *naming, const struct fl_pick_filter *filter,
+                      struct fl_buf *out);
+/* One record, joined with `selection` (the selector's JSON object; absent: none). */
 int fl_pick_record_write(const struct fl_pick_record *record, struct fl_bytes selection,
-                         const char *source, const char *role, struct fl_buf *out);
+                         const struct fl_pick_naming *naming, struct fl_buf *out);
 
 #endif

@@ -476,10 +476,19 @@ static int check_requirements(struct epp_config *config, struct fl_error *err)
     return 0;
 }
 
+/* The smaller of 1 GiB and half the cgroup's memory (epp.md 2.1). */
+static uint64_t default_buffer_bytes(const struct fl_limits *limits)
+{
+    uint64_t half = limits->memory_bytes / 2;
+    return half < UINT64_C(1) << 30 ? half : UINT64_C(1) << 30;
+}
+
 static int derive(struct epp_config *config, const struct fl_opt_result *parsed,
                   struct fl_error *err)
 {
+    struct fl_limits limits;
     uint64_t port = 0;
+    fl_limits_read("", &limits);
     bool is_any = strcmp(config->metrics_port, "any") == 0;
     if (!is_any && !fl_bytes_to_u64(fl_bytes_of(config->metrics_port), 65535, &port))
         return fl_error_set(err, FL_ECONFIG, "--metrics-port %s: neither 0..65535 nor the word any",
@@ -487,12 +496,12 @@ static int derive(struct epp_config *config, const struct fl_opt_result *parsed,
     config->has_metrics = is_any || port != 0;
     config->metrics_port_number = (uint16_t)port;
     if (config->max_buffered_bytes == 0)
-        config->max_buffered_bytes = fl_limits_buffer_bytes();
+        config->max_buffered_bytes = default_buffer_bytes(&limits);
     if (config->max_buffered_bytes < 2 * config->max_request_bytes)
         return fl_error_set(err, FL_ECONFIG,
                             "--max-buffered-bytes is less than twice --max-request-bytes");
     if (config->loops == 0)
-        config->loops = fl_limits_loops();
+        config->loops = fl_limits_loops(&limits);
     fl_router_config_init(&config->router);
     config->router.policy = config->policy;
     config->router.overlap_score_credit = config->credit;

@@ -51,14 +51,19 @@ enum epp_outcome {
 
 struct epp;
 
-/* One request loop and what lives on it. */
+/* One request loop and what lives on it. The health service of the control loop cannot be used
+ * here: one object a loop. */
 struct epp_loop {
     struct epp *epp;
     struct fl_loop *loop;
     size_t index;
     struct fl_web_server *server;
+    struct fl_extproc_server *extproc;
     struct fl_tokenizer *tokenizer; /* NULL: protocol none */
     struct fl_pick_env env;
+    struct fl_health *health;
+    struct fl_timer census;
+    uint64_t buffer_rejections;   /* told so far */
     _Atomic uint32_t connections; /* for the hand-over; written by the loop itself */
     _Atomic uint32_t streams;     /* open, for the drain */
 };
@@ -91,11 +96,13 @@ struct epp {
     struct fl_rest metrics_rest, debug_rest;
     struct fl_tokenizer *control_tokenizer; /* for /debug/explain */
     struct fl_pick_env control_env;
-    struct fl_health *health; /* readiness, liveness, by name */
+    struct fl_health_names health_names;
+    struct fl_health *health; /* of the health port */
     char *debug_token;        /* NULL: none asked for */
     struct fl_signals *signals;
     struct fl_timer drain;
-    bool is_draining;
+    uint64_t drain_from_ms, drain_until_ms;
+    bool is_draining, is_cut;
 };
 
 /* ---- workers.c ---- */
@@ -109,17 +116,23 @@ int epp_workers_check(const struct epp_config *config);
 
 /* ---- loops.c ---- */
 
+#define EPP_CENSUS_MS 100 /* how often a loop shows its connections and streams to the others */
+
 int epp_loops_start(struct epp *epp, struct fl_error *err);
-/* Stops accepting, GOAWAY on every connection. */
+void epp_loops_accept(struct epp *epp);
+struct fl_tokenizer *epp_tokenizer_new(struct epp *epp, struct fl_loop *loop);
+/* GOAWAY on every connection; streams go on. */
 void epp_loops_drain(struct epp *epp);
+/* The end of the drain: what waits is refused, the rest cut. */
+void epp_loops_cut(struct epp *epp);
 /* Streams open on all loops. */
 uint32_t epp_loops_streams(struct epp *epp);
 void epp_loops_stop(struct epp *epp);
 
 /* ---- stream.c ---- */
 
-/* As on_request of each loop's server; owner = struct epp_loop. */
-void epp_on_request(void *owner, struct fl_exchange *x);
+/* Owner: struct epp_loop. */
+extern const struct fl_extproc_server_ops epp_stream_ops;
 
 /* ---- control.c ---- */
 
