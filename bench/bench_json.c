@@ -133,7 +133,7 @@ static void write_chat(struct fl_buf *out, int turns, int pieces, const char *pi
 
 int main(void)
 {
-    struct fl_buf mixed = {0}, wide = {0}, code = {0}, array = {0};
+    struct fl_buf mixed = {0}, plain = {0}, wide = {0}, code = {0}, array = {0};
     struct fl_rng rng;
 
     write_chat(&mixed, 12, 9,
@@ -142,6 +142,9 @@ int main(void)
                "e aus K\xc3\xb6ln, "
                "\xe6\x9d\xb1\xe4\xba\xac\xe3\x81\xae\xe5\xa4\xa9\xe6\xb0\x97 and a line.\n"
                "Another sentence of plain text follows here to fill the paragraph up.");
+    write_chat(
+        &plain, 12, 20,
+        "Plain text of the kind most prompts are made of, where nothing stops the scan for long.");
     write_chat(&wide, 12, 100, "\xe4\xba\xac\xe3\x81\xae\xe5\xa4\xa9\xe6\xb0\x97\xe6\x9d\xb1");
     write_chat(&code, 12, 50, "    if (x == \"y\") {\n\treturn z[i];\n    }\n");
     fl_rng_seed(&rng, 1);
@@ -164,13 +167,14 @@ int main(void)
         {"ids_read_u32", fl_buf_bytes(&array), do_ids},
         {"ids_parse", fl_buf_bytes(&array), do_parse},
         {"ids_check", fl_buf_bytes(&array), do_check},
-        {"skip_sse2", fl_buf_bytes(&mixed), do_skip},
-        {"skip_scalar", fl_buf_bytes(&mixed), do_skip_scalar},
+        {"skip_sse2", fl_buf_bytes(&plain), do_skip},
+        {"skip_scalar", fl_buf_bytes(&plain), do_skip_scalar},
     };
     printf("chat_bytes %zu bytes\nids_bytes %zu bytes\n", fl_buf_size(&mixed), fl_buf_size(&array));
     for (size_t i = 0; i < FL_ARRAY_LEN(rows); i++)
         run(rows[i].name, rows[i].text, rows[i].work);
     fl_buf_fini(&mixed);
+    fl_buf_fini(&plain);
     fl_buf_fini(&wide);
     fl_buf_fini(&code);
     fl_buf_fini(&array);

@@ -19,10 +19,19 @@
 #define COPY_BELOW_BYTES 1024
 #define IN_JOINT_ROOM 4096
 
+/* Under the address sanitizer memory is given back at once, so that it sees who uses it too long.
+ */
+#if defined(__SANITIZE_ADDRESS__)
+static const uint32_t cache_max = 0;
+#else
+static const uint32_t cache_max = FL_H2_CACHE_MAX;
+#endif
+
 struct fl_h2_stream {
     struct fl_h2 *h2;
-    struct fl_link link;  /* of h2->streams */
-    struct fl_link ready; /* of h2->ready: has bytes for a provider that sleeps */
+    struct fl_h2_stream *next_spare; /* while in the cache */
+    struct fl_link link;             /* of h2->streams */
+    struct fl_link ready;            /* of h2->ready: has bytes for a provider that sleeps */
     void *owner;
     int32_t id;
     int rc;              /* why we reset it; 0: we did not */
@@ -58,14 +67,42 @@ struct fl_h2 {
     bool is_broken;            /* the library gave up on it */
     struct fl_chunk *in_chunk; /* during a feed */
     struct fl_chain *out;      /* during a drain */
+    size_t out_max_bytes;
     struct fl_joint out_joint, in_joint;
 };
 
 /* ---- streams ---- */
 
+static struct fl_h2_stream *stream_alloc(struct fl_h2_cache *cache)
+{
+    if (cache == NULL || cache->first == NULL)
+        return fl_alloc(sizeof(struct fl_h2_stream));
+    struct fl_h2_stream *stream = cache->first;
+    cache->first = stream->next_spare;
+    cache->count--;
+    return stream;
+}
+
+static void stream_give_back(struct fl_h2_cache *cache, struct fl_h2_stream *stream)
+{
+    if (cache == NULL || cache->count >= cache_max) {
+        fl_free(stream);
+        return;
+    }
+    stream->next_spare = cache->first;
+    cache->first = stream;
+    cache->count++;
+}
+
+void fl_h2_cache_fini(struct fl_h2_cache *cache)
+{
+    while (cache->count > 0)
+        fl_free(stream_alloc(cache));
+}
+
 static struct fl_h2_stream *stream_new(struct fl_h2 *h2, int32_t id)
 {
-    struct fl_h2_stream *stream = fl_alloc(sizeof(*stream));
+    struct fl_h2_stream *stream = stream_alloc(h2->config.cache);
     memset(stream, 0, offsetof(struct fl_h2_stream, room));
     stream->h2 = h2;
     stream->id = id;
@@ -89,7 +126,7 @@ static void stream_free(struct fl_h2_stream *stream)
     fl_link_unlink(&stream->ready);
     drop_output(stream);
     fl_arena_fini(&stream->arena);
-    fl_free(stream);
+    stream_give_back(stream->h2->config.cache, stream);
 }
 
 /* The only way a stream ends. */
@@ -458,6 +495,9 @@ static int on_send_data(nghttp2_session *session, nghttp2_frame *frame, const ui
     (void)session;
 
     assert(frame->data.padlen == 0); /* we never ask for padding */
+    /* The library goes from one DATA frame to the next by itself; this one comes again. */
+    if (h2->out->bytes >= h2->out_max_bytes)
+        return NGHTTP2_ERR_WOULDBLOCK;
     emit_copy(h2, framehd, 9);
     emit_body(h2, &stream->out, length);
     if (h2->ops->on_sent != NULL && !stream->is_refused)
@@ -613,6 +653,7 @@ int fl_h2_drain(struct fl_h2 *h2, struct fl_chain *out, size_t max_bytes)
     if (h2->is_broken)
         return FL_EPROTO;
     h2->out = out;
+    h2->out_max_bytes = max_bytes;
     while (out->bytes < max_bytes && !h2->is_broken) {
         const uint8_t *p;
         wake_ready(h2);

@@ -80,8 +80,17 @@ struct fl_h2_ops {
     void (*on_change)(void *owner);
 };
 
+/* Memory of streams that have ended, for the next ones of the same loop. Zeroed is valid. */
+#define FL_H2_CACHE_MAX 256 /* 350 KiB a loop */
+struct fl_h2_cache {
+    struct fl_h2_stream *first;
+    uint32_t count;
+};
+void fl_h2_cache_fini(struct fl_h2_cache *cache);
+
 struct fl_h2_config {
     enum fl_h2_side side;
+    struct fl_h2_cache *cache;        /* outlives the session; NULL: none */
     uint32_t max_streams;             /* server: announced and enforced */
     uint32_t stream_window_bytes;     /* 1 MiB (gaie.md 1.1) */
     uint32_t connection_window_bytes; /* 16 MiB */

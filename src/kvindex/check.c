@@ -44,7 +44,7 @@ static void check_holder(struct walk *walk, uint32_t node, int64_t at, uint32_t 
     if (state_of(index, slot) == SLOT_DEAD)
         return;
     walk->held[slot]++;
-    if (fl_holders_find_name(index, slot, name) != node)
+    if (fl_holders_find_name(index, slot, fl_table_hash(&index->by_name, name), name) != node)
         walk->wrong = "a holder's name does not lead to its node";
     if (parent == NO_NODE)
         return;

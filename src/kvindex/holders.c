@@ -157,22 +157,11 @@ static bool names_node(const void *ctx, uint32_t node)
     return at >= 0 && own_names(list_of(word))[at] == probe->name;
 }
 
-static bool has_name(const void *ctx, uint32_t node)
-{
-    const struct name_probe *probe = ctx;
-    return node_at(probe->index, node)->external == probe->name;
-}
-
-uint32_t fl_holders_peek_name(const struct fl_kvindex *index, uint64_t name)
-{
-    struct name_probe probe = {.index = index, .name = name};
-    return fl_table_find(&index->by_name, fl_table_hash(&index->by_name, name), has_name, &probe);
-}
-
-uint32_t fl_holders_find_name(const struct fl_kvindex *index, uint32_t slot, uint64_t name)
+uint32_t fl_holders_find_name(const struct fl_kvindex *index, uint32_t slot, uint64_t hash,
+                              uint64_t name)
 {
     struct name_probe probe = {index, slot, name};
-    return fl_table_find(&index->by_name, fl_table_hash(&index->by_name, name), names_node, &probe);
+    return fl_table_find(&index->by_name, hash, names_node, &probe);
 }
 
 /* True for the first living member with its name. */

@@ -224,10 +224,9 @@ uint64_t fl_holders_name(const struct fl_kvindex *index, uint32_t node, int64_t 
 uint32_t fl_holders_count(const struct fl_kvindex *index, uint32_t node);
 uint32_t fl_holders_child_nodes(const struct fl_kvindex *index, uint32_t node);
 void fl_holders_add_child_node(struct fl_kvindex *index, uint32_t node, int32_t n);
-/* A node with this name, whoever uses it there; for fetching what a removal will touch. */
-uint32_t fl_holders_peek_name(const struct fl_kvindex *index, uint64_t name);
 /* The node at which `slot` uses this name, or NO_NODE. */
-uint32_t fl_holders_find_name(const struct fl_kvindex *index, uint32_t slot, uint64_t name);
+uint32_t fl_holders_find_name(const struct fl_kvindex *index, uint32_t slot, uint64_t hash,
+                              uint64_t name);
 /* `hash_of` of the table of names. */
 uint64_t fl_holders_name_hash(const void *index, uint32_t node, uint32_t segment, uint8_t tag,
                               uint32_t nth);

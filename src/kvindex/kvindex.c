@@ -12,7 +12,8 @@
 /* Blocks of an event are known beforehand, so the lines of later ones are fetched while earlier ones are
  * worked on. What a line holds says which line comes next: each stage begins where the one before it
  * has had AHEAD blocks' time, enough for a miss of some 150 ns. */
-#define AHEAD 6
+#define AHEAD 5
+#define RING 16 /* blocks under way: more than 3 * AHEAD, a power of two for the sake of `%` */
 
 static void retire_table(void *owner, void *memory)
 {
@@ -99,6 +100,12 @@ void fl_kvindex_free(struct fl_kvindex *index)
     fl_free(index->seen);
     free(index);
 }
+
+/* One block of a store, hashes for both tables included. */
+struct block {
+    uint64_t seq, local, name;
+    uint64_t seq_hash, name_hash;
+};
 
 /* ---- holes: blocks a rank does not hold while it holds some of their children ---- */
 
@@ -197,7 +204,6 @@ static bool join(struct fl_kvindex *index, struct fl_kvindex_rank *rank, uint32_
     if (kids > 0)
         set_state(index, rank);
     rank->held[FL_TIER_DEVICE]++;
-    stat_add(&index->stat_held[FL_TIER_DEVICE], 1);
     return true;
 }
 
@@ -210,8 +216,80 @@ static void leave(struct fl_kvindex *index, struct fl_kvindex_rank *rank, uint32
     fl_holders_remove(index, node, at);
     parent_loses(index, rank, parent);
     rank->held[FL_TIER_DEVICE]--;
-    stat_add(&index->stat_held[FL_TIER_DEVICE], -1);
     fl_kvindex_release_unused(index, node);
+}
+
+/* ---- the common case: a block of one rank, without children, below a block of that rank alone ---- */
+
+#define ONE_KID (UINT64_C(1) << 16)
+#define ONE_CHILD_NODE (UINT64_C(1) << 32)
+
+/* The parent's word if `slot` alone holds it and its count of children is a true one, else 0. */
+static uint64_t sole_parent(const struct fl_kvindex *index, uint32_t parent, uint32_t slot)
+{
+    uint64_t word = word_of(index, parent);
+    uint32_t kids = (uint32_t)(word >> 16 & 0xffff);
+    bool is_sole = !is_list(word) && slot_of(word) == slot && kids < KIDS_MAX - 1;
+    return is_sole ? word : 0;
+}
+
+static void set_parent(struct fl_kvindex *index, uint32_t parent, uint64_t word)
+{
+    atomic_store_explicit(&node_at(index, parent)->holders, word, memory_order_release);
+}
+
+/* A block that nobody has stored yet, under a name the rank does not use. False: the index is full. */
+static bool store_new(struct fl_kvindex *index, struct fl_kvindex_rank *rank, uint32_t parent,
+                      const struct block *block, uint32_t *made)
+{
+    if (!fl_table_reserve(&index->by_seq, block->seq_hash) ||
+        !fl_table_reserve(&index->by_name, block->name_hash))
+        return false;
+    uint32_t node = fl_kvindex_node_new(index, block->seq, block->local, parent);
+    if (node == NO_NODE)
+        return false;
+    struct node *fresh = node_at(index, node);
+    fresh->external = block->name;
+    atomic_store_explicit(&fresh->holders, rank->slot, memory_order_relaxed);
+    if (parent != NO_NODE) {
+        uint64_t word = sole_parent(index, parent, rank->slot);
+        if (word != 0) {
+            set_parent(index, parent, word + ONE_KID + ONE_CHILD_NODE);
+        } else {
+            parent_gains(index, rank, parent);
+            fl_holders_add_child_node(index, parent, 1);
+        }
+    }
+    fl_table_insert(&index->by_name, block->name_hash, node);
+    fl_table_insert(&index->by_seq, block->seq_hash, node); /* from here on it is seen, whole */
+    rank->held[FL_TIER_DEVICE]++;
+    *made = node;
+    return true;
+}
+
+/* False if this is not the common case: nothing was done. */
+static bool leave_leaf(struct fl_kvindex *index, struct fl_kvindex_rank *rank, uint32_t node,
+                       uint64_t name_hash)
+{
+    struct node *leaf = node_at(index, node);
+    uint64_t word = 0;
+    uint32_t parent = *parent_of(index, node);
+    if (word_of(index, node) != rank->slot) /* alone, no kids, no child nodes */
+        return false;
+    if (parent != NO_NODE) {
+        word = sole_parent(index, parent, rank->slot);
+        if (word == 0 || (word >> 16 & 0xffff) == 0)
+            return false;
+    }
+    uint64_t seq = atomic_load_explicit(&leaf->seq, memory_order_relaxed);
+    fl_table_remove(&index->by_name, name_hash, node);
+    fl_table_remove(&index->by_seq, fl_table_hash(&index->by_seq, seq), node);
+    atomic_store_explicit(&leaf->holders, NO_SLOT, memory_order_seq_cst);
+    fl_kvindex_limbo(index, LIMBO_NODE, node);
+    if (parent != NO_NODE)
+        set_parent(index, parent, word - ONE_KID - ONE_CHILD_NODE);
+    rank->held[FL_TIER_DEVICE]--;
+    return true;
 }
 
 /* ---- store ---- */
@@ -224,8 +302,24 @@ static void ensure_scratch(struct fl_kvindex *index, size_t count)
     index->scratch = fl_realloc(index->scratch, count, sizeof(*index->scratch));
 }
 
+/* Up to 32 names: a bitmap tells at once that all differ, unless two names happen to share a bit. */
+static bool may_have_equal(const struct fl_kvindex_store *event)
+{
+    uint64_t bits[64] = {0};
+    bool may = false;
+    for (size_t i = 0; i < event->count; i++) {
+        uint64_t bit = (event->external[i] * UINT64_C(0x9e3779b97f4a7c15)) >> 52;
+        may |= (bits[bit / 64] >> bit % 64 & 1) != 0;
+        may |= event->has_parent && event->external[i] == event->parent;
+        bits[bit / 64] |= UINT64_C(1) << bit % 64;
+    }
+    return may;
+}
+
 static bool has_equal_small(const struct fl_kvindex_store *event)
 {
+    if (!may_have_equal(event))
+        return false;
     for (size_t i = 0; i < event->count; i++) {
         if (event->has_parent && event->external[i] == event->parent)
             return true;
@@ -262,39 +356,39 @@ static bool has_equal_large(struct fl_kvindex *index, const struct fl_kvindex_st
     return false;
 }
 
-/* I6. Quadratic for the usual sizes: 32 blocks are 500 compares, less than filling a table. */
+/* I6 */
 static bool has_equal_names(struct fl_kvindex *index, const struct fl_kvindex_store *event)
 {
     return event->count <= 32 ? has_equal_small(event) : has_equal_large(index, event);
 }
 
-/* The node of this block below `parent`, made if it is new; NO_NODE when the index is full. */
-static uint32_t node_below(struct fl_kvindex *index, uint32_t parent, uint64_t hash, uint64_t seq,
-                           uint64_t local)
+/* The node of this block below `parent`, made without a holder if it is new; NO_NODE when the index is
+ * full. */
+static uint32_t node_below(struct fl_kvindex *index, uint32_t node, uint32_t parent,
+                           const struct block *block)
 {
-    uint32_t node = find_seq(index, hash, seq);
     if (node != NO_NODE) {
         /* Two prefixes with one 64-bit sequence hash: the later one is refused, as the counts of
          * children must not go to another parent. */
-        if (*parent_of(index, node) != parent || node_at(index, node)->local != local)
+        if (*parent_of(index, node) != parent || node_at(index, node)->local != block->local)
             return NO_NODE;
         return node;
     }
-    if (!fl_table_reserve(&index->by_seq, hash))
+    if (!fl_table_reserve(&index->by_seq, block->seq_hash))
         return NO_NODE;
-    node = fl_kvindex_node_new(index, seq, local, parent);
+    node = fl_kvindex_node_new(index, block->seq, block->local, parent);
     if (node == NO_NODE)
         return NO_NODE;
     if (parent != NO_NODE)
         fl_holders_add_child_node(index, parent, 1);
-    fl_table_insert(&index->by_seq, hash, node);
+    fl_table_insert(&index->by_seq, block->seq_hash, node);
     return node;
 }
 
-static bool store_block(struct fl_kvindex *index, struct fl_kvindex_rank *rank, uint32_t node,
-                        uint64_t name, struct fl_kvindex_stored *done)
+/* `named`: the node that the rank knows by this name so far, or NO_NODE. */
+static bool store_at(struct fl_kvindex *index, struct fl_kvindex_rank *rank, uint32_t node,
+                     uint32_t named, uint64_t name, struct fl_kvindex_stored *done)
 {
-    uint32_t named = fl_holders_find_name(index, rank->slot, name);
     if (named == node) {
         done->repeated++;
         return true;
@@ -317,34 +411,50 @@ static bool store_block(struct fl_kvindex *index, struct fl_kvindex_rank *rank, 
     return true;
 }
 
-static void prefetch_buckets(const struct fl_kvindex *index, const struct fl_kvindex_store *event,
-                             size_t i)
+/* The block's node, now held by the rank; NO_NODE when the index is full. */
+static uint32_t store_block(struct fl_kvindex *index, struct fl_kvindex_rank *rank, uint32_t parent,
+                            const struct block *block, struct fl_kvindex_stored *done)
 {
-    if (i >= event->count)
-        return;
-    fl_table_prefetch(&index->by_seq, fl_table_hash(&index->by_seq, index->scratch[i]));
-    fl_table_prefetch(&index->by_name, fl_table_hash(&index->by_name, event->external[i]));
+    uint32_t node = find_seq(index, block->seq_hash, block->seq);
+    uint32_t named = fl_holders_find_name(index, rank->slot, block->name_hash, block->name);
+    if (node == NO_NODE && named == NO_NODE) {
+        if (!store_new(index, rank, parent, block, &node))
+            return NO_NODE;
+        done->added++;
+        return node;
+    }
+    node = node_below(index, node, parent, block);
+    if (node != NO_NODE && !store_at(index, rank, node, named, block->name, done)) {
+        fl_kvindex_release_unused(index, node);
+        return NO_NODE;
+    }
+    return node;
 }
 
-/* The node, if there is one already. */
-static void prefetch_stored(const struct fl_kvindex *index, const struct fl_kvindex_store *event,
-                            size_t i)
+/* Prepares block `i` of the event and fetches its buckets. */
+static void prepare(const struct fl_kvindex *index, const struct fl_kvindex_store *event, size_t i,
+                    struct block *block)
 {
     if (i >= event->count)
         return;
-    uint64_t hash = fl_table_hash(&index->by_seq, index->scratch[i]);
-    uint32_t node = fl_table_first(&index->by_seq, hash);
-    if (node != NO_NODE)
-        __builtin_prefetch(node_at(index, node), 1);
+    block->seq = index->scratch[i];
+    block->local = event->local[i];
+    block->name = event->external[i];
+    block->seq_hash = fl_table_hash(&index->by_seq, block->seq);
+    block->name_hash = fl_table_hash(&index->by_name, block->name);
+    fl_table_prefetch(&index->by_seq, block->seq_hash);
+    fl_table_prefetch(&index->by_name, block->name_hash);
 }
 
 static int store_device(struct fl_kvindex *index, struct fl_kvindex_rank *rank,
                         const struct fl_kvindex_store *event, struct fl_kvindex_stored *done)
 {
+    struct block ring[RING];
     uint32_t parent = NO_NODE;
     uint64_t before = 0;
     if (event->has_parent) {
-        parent = fl_holders_find_name(index, rank->slot, event->parent);
+        parent = fl_holders_find_name(index, rank->slot,
+                                      fl_table_hash(&index->by_name, event->parent), event->parent);
         if (parent == NO_NODE)
             return FL_ENOT_FOUND;
         before = atomic_load_explicit(&node_at(index, parent)->seq, memory_order_relaxed);
@@ -353,23 +463,29 @@ static int store_device(struct fl_kvindex *index, struct fl_kvindex_rank *rank,
     fl_block_chain_all(event->has_parent ? &before : NULL, event->local, event->count,
                        index->scratch);
 
-    for (size_t i = 0; i < event->count && i < 2 * AHEAD; i++)
-        prefetch_buckets(index, event, i);
+    for (size_t i = 0; i < 2 * AHEAD; i++)
+        prepare(index, event, i, &ring[i % RING]);
     for (size_t i = 0; i < event->count; i++) {
-        prefetch_buckets(index, event, i + 2 * AHEAD);
-        prefetch_stored(index, event, i + AHEAD);
-        uint64_t seq = index->scratch[i];
-        uint32_t node =
-            node_below(index, parent, fl_table_hash(&index->by_seq, seq), seq, event->local[i]);
-        if (node == NO_NODE)
-            return FL_ELIMIT;
-        if (!store_block(index, rank, node, event->external[i], done)) {
-            fl_kvindex_release_unused(index, node);
-            return FL_ELIMIT;
+        prepare(index, event, i + 2 * AHEAD, &ring[(i + 2 * AHEAD) % RING]);
+        if (i + AHEAD < event->count) {
+            uint32_t there = fl_table_first(&index->by_seq, ring[(i + AHEAD) % RING].seq_hash);
+            if (there != NO_NODE)
+                __builtin_prefetch(node_at(index, there), 1);
         }
-        parent = node;
+        parent = store_block(index, rank, parent, &ring[i % RING], done);
+        if (parent == NO_NODE)
+            return FL_ELIMIT;
     }
     return 0;
+}
+
+/* Counters that anyone may read, once an event. */
+static void publish(struct fl_kvindex *index, const struct fl_kvindex_rank *rank,
+                    uint64_t held_before)
+{
+    stat_add(&index->stat_held[FL_TIER_DEVICE],
+             (int64_t)(rank->held[FL_TIER_DEVICE] - held_before));
+    atomic_store_explicit(&index->stat_nodes, index->by_seq.count, memory_order_relaxed);
 }
 
 int fl_kvindex_store(struct fl_kvindex *index, struct fl_kvindex_rank *rank,
@@ -383,57 +499,93 @@ int fl_kvindex_store(struct fl_kvindex *index, struct fl_kvindex_rank *rank,
         return FL_EUNSUPPORTED;
     if (event->count > FL_KVINDEX_EVENT_BLOCKS_MAX || has_equal_names(index, event))
         return FL_EBAD_REQUEST;
-    return store_device(index, rank, event, done);
+    uint64_t held = rank->held[FL_TIER_DEVICE];
+    int rc = store_device(index, rank, event, done);
+    publish(index, rank, held);
+    return rc;
 }
 
-/* What the removal of a name will touch, in three stages: its bucket, its node, the node's own bucket. */
-static void prefetch_removed(const struct fl_kvindex *index, const uint64_t *external, size_t count,
-                             size_t i)
+/* One name of a removal on its way through the stages. */
+struct leaving {
+    uint64_t name_hash;
+    uint32_t node; /* the likely one; verified when its turn comes */
+};
+
+/* First stage: the name's bucket. */
+static void seek_bucket(const struct fl_kvindex *index, const uint64_t *external, size_t count,
+                        size_t i, struct leaving *leaving)
 {
-    if (i + 3 * AHEAD < count)
-        fl_table_prefetch(&index->by_name,
-                          fl_table_hash(&index->by_name, external[i + 3 * AHEAD]));
-    if (i + 2 * AHEAD < count) {
-        uint32_t node = fl_table_first(
-            &index->by_name, fl_table_hash(&index->by_name, external[i + 2 * AHEAD]));
-        if (node != NO_NODE) {
-            __builtin_prefetch(node_at(index, node), 1);
-            __builtin_prefetch(parent_of(index, node));
-        }
-    }
-    if (i + AHEAD < count) {
-        uint32_t node = fl_holders_peek_name(index, external[i + AHEAD]);
-        if (node != NO_NODE)
-            fl_table_prefetch(&index->by_seq,
-                              fl_table_hash(&index->by_seq,
-                                            atomic_load_explicit(&node_at(index, node)->seq,
-                                                                 memory_order_relaxed)));
-    }
+    if (i >= count)
+        return;
+    leaving->name_hash = fl_table_hash(&index->by_name, external[i]);
+    leaving->node = NO_NODE;
+    fl_table_prefetch(&index->by_name, leaving->name_hash);
+}
+
+/* Second stage: the node. */
+static void seek_node(const struct fl_kvindex *index, struct leaving *leaving)
+{
+    leaving->node = fl_table_first(&index->by_name, leaving->name_hash);
+    if (leaving->node == NO_NODE)
+        return;
+    __builtin_prefetch(node_at(index, leaving->node), 1);
+    __builtin_prefetch(parent_of(index, leaving->node));
+}
+
+/* Third stage: the bucket of its sequence hash. */
+static void seek_seq(const struct fl_kvindex *index, const struct leaving *leaving)
+{
+    if (leaving->node == NO_NODE)
+        return;
+    uint64_t seq = atomic_load_explicit(&node_at(index, leaving->node)->seq, memory_order_relaxed);
+    fl_table_prefetch(&index->by_seq, fl_table_hash(&index->by_seq, seq));
+}
+
+static bool remove_one(struct fl_kvindex *index, struct fl_kvindex_rank *rank, uint64_t name,
+                       const struct leaving *leaving)
+{
+    uint32_t node = leaving->node;
+    bool is_it = node != NO_NODE && word_of(index, node) == rank->slot &&
+                 node_at(index, node)->external == name;
+    if (!is_it)
+        node = fl_holders_find_name(index, rank->slot, leaving->name_hash, name);
+    if (node == NO_NODE)
+        return false;
+    if (!leave_leaf(index, rank, node, leaving->name_hash))
+        leave(index, rank, node, fl_holders_find(index, node, rank->slot));
+    return true;
 }
 
 size_t fl_kvindex_remove(struct fl_kvindex *index, struct fl_kvindex_rank *rank, enum fl_tier tier,
                          const uint64_t *external, size_t count)
 {
+    struct leaving ring[RING];
     size_t removed = 0;
+    uint64_t held = rank->held[FL_TIER_DEVICE];
     if (tier != FL_TIER_DEVICE)
         return 0;
-    for (size_t i = 0; i < count && i < 3 * AHEAD; i++)
-        fl_table_prefetch(&index->by_name, fl_table_hash(&index->by_name, external[i]));
+    for (size_t i = 0; i < 3 * AHEAD; i++)
+        seek_bucket(index, external, count, i, &ring[i % RING]);
+    for (size_t i = 0; i < 2 * AHEAD && i < count; i++)
+        seek_node(index, &ring[i % RING]);
     for (size_t i = 0; i < count; i++) {
-        prefetch_removed(index, external, count, i);
-        uint32_t node = fl_holders_find_name(index, rank->slot, external[i]);
-        if (node == NO_NODE)
-            continue;
-        leave(index, rank, node, fl_holders_find(index, node, rank->slot));
-        removed++;
+        seek_bucket(index, external, count, i + 3 * AHEAD, &ring[(i + 3 * AHEAD) % RING]);
+        if (i + 2 * AHEAD < count)
+            seek_node(index, &ring[(i + 2 * AHEAD) % RING]);
+        if (i + AHEAD < count)
+            seek_seq(index, &ring[(i + AHEAD) % RING]);
+        removed += remove_one(index, rank, external[i], &ring[i % RING]) ? 1 : 0;
     }
+    publish(index, rank, held);
     return removed;
 }
 
 bool fl_kvindex_has(const struct fl_kvindex *index, const struct fl_kvindex_rank *rank,
                     enum fl_tier tier, uint64_t external)
 {
-    return tier == FL_TIER_DEVICE && fl_holders_find_name(index, rank->slot, external) != NO_NODE;
+    return tier == FL_TIER_DEVICE &&
+           fl_holders_find_name(index, rank->slot, fl_table_hash(&index->by_name, external),
+                                external) != NO_NODE;
 }
 
 void fl_kvindex_stats(const struct fl_kvindex *index, struct fl_kvindex_stats *stats)

@@ -110,7 +110,6 @@ uint32_t fl_kvindex_node_new(struct fl_kvindex *index, uint64_t seq, uint64_t lo
     atomic_store_explicit(&made->seq, seq, memory_order_relaxed);
     made->local = local;
     *parent_of(index, node) = parent;
-    stat_add(&index->stat_nodes, 1);
     return node;
 }
 
@@ -122,7 +121,6 @@ void fl_kvindex_release_unused(struct fl_kvindex *index, uint32_t node)
         fl_table_remove(&index->by_seq, fl_table_hash(&index->by_seq, seq), node);
         uint32_t parent = *parent_of(index, node);
         fl_kvindex_limbo(index, LIMBO_NODE, node);
-        stat_add(&index->stat_nodes, -1);
         if (parent != NO_NODE)
             fl_holders_add_child_node(index, parent, -1);
         node = parent;

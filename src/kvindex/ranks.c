@@ -125,6 +125,7 @@ static void sweep(struct fl_kvindex *index, size_t budget)
 bool fl_kvindex_maintain(struct fl_kvindex *index, size_t budget)
 {
     sweep(index, budget);
+    atomic_store_explicit(&index->stat_nodes, index->by_seq.count, memory_order_relaxed);
     fl_kvindex_limbo_flush(index);
     size_t waiting = fl_epoch_reclaim(index->epoch, budget);
     return index->dead_slot_count > 0 || waiting > 0;

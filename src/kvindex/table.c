@@ -7,27 +7,18 @@
 
 #include "base/alloc.h"
 
-/* Entries a bucket holds on average before its segment grows: at 10.2 of 12 about one entry in
- * twelve lies outside its home bucket. */
-static uint32_t capacity_of(uint32_t buckets)
-{
-    return buckets * 102 / 10;
-}
-
-#define BUCKETS_MAX 0xffff /* what the packed word holds */
-
 /* Growth by two fifths: the load swings between 61 and 85 %. */
 static uint32_t grown(uint32_t buckets)
 {
     if (buckets < 5)
         return buckets + 1;
-    return buckets * 7 / 5 < BUCKETS_MAX ? buckets * 7 / 5 : BUCKETS_MAX;
+    return buckets * 7 / 5 < FL_TABLE_BUCKETS_MAX ? buckets * 7 / 5 : FL_TABLE_BUCKETS_MAX;
 }
 
 static uint64_t pack(const struct fl_table_bucket *all, uint32_t buckets)
 {
     uint64_t address = (uint64_t)(uintptr_t)all;
-    assert((address & 63) == 0 && address >> 54 == 0 && buckets <= BUCKETS_MAX);
+    assert((address & 63) == 0 && address >> 54 == 0 && buckets <= FL_TABLE_BUCKETS_MAX);
     return address >> 6 << 16 | buckets;
 }
 
@@ -51,54 +42,10 @@ void fl_table_fini(struct fl_table *table)
     table->count = 0;
 }
 
-/* The writer's own reads need no order. */
-static uint64_t peek(const _Atomic uint64_t *word)
-{
-    return atomic_load_explicit(word, memory_order_relaxed);
-}
-
 static uint8_t tag_at(const struct fl_table_bucket *bucket, uint32_t slot)
 {
-    uint64_t word = slot < 8 ? peek(&bucket->tags) : peek(&bucket->tags_overflow);
+    uint64_t word = slot < 8 ? fl_table_peek(&bucket->tags) : fl_table_peek(&bucket->tags_overflow);
     return (uint8_t)(word >> 8 * (slot % 8));
-}
-
-static void set_tag(struct fl_table_bucket *bucket, uint32_t slot, uint8_t tag, memory_order order)
-{
-    _Atomic uint64_t *word = slot < 8 ? &bucket->tags : &bucket->tags_overflow;
-    uint32_t shift = 8 * (slot % 8);
-    uint64_t value = (peek(word) & ~(UINT64_C(0xff) << shift)) | (uint64_t)tag << shift;
-    atomic_store_explicit(word, value, order);
-}
-
-static void add_overflow(struct fl_table_bucket *bucket, int64_t n)
-{
-    uint64_t value = peek(&bucket->tags_overflow) + ((uint64_t)n << 32);
-    atomic_store_explicit(&bucket->tags_overflow, value, memory_order_seq_cst);
-}
-
-/* FL_TABLE_SLOTS when there is none. */
-static uint32_t free_slot(const struct fl_table_bucket *bucket)
-{
-    uint64_t hits = fl_table_equal_bytes(peek(&bucket->tags), 0);
-    if (hits != 0)
-        return (uint32_t)__builtin_ctzll(hits) >> 3;
-    hits = fl_table_equal_bytes(peek(&bucket->tags_overflow), 0) & UINT32_MAX;
-    return hits != 0 ? 8 + ((uint32_t)__builtin_ctzll(hits) >> 3) : FL_TABLE_SLOTS;
-}
-
-/* There is room. Overflow counts go up before the entry can be seen, so that no search stops short. */
-static void place(struct fl_table_bucket *all, uint32_t buckets, uint64_t hash, uint32_t at)
-{
-    uint32_t b = fl_table_home(hash, buckets);
-    uint32_t slot = free_slot(&all[b]);
-    while (slot == FL_TABLE_SLOTS) {
-        add_overflow(&all[b], 1);
-        b = b + 1 < buckets ? b + 1 : 0;
-        slot = free_slot(&all[b]);
-    }
-    atomic_store_explicit(&all[b].at[slot], at, memory_order_release);
-    set_tag(&all[b], slot, fl_table_tag(hash), memory_order_release);
 }
 
 static struct fl_table_bucket *new_buckets(uint32_t buckets)
@@ -146,11 +93,13 @@ static void prefetch_entries(const struct fl_table *table, const struct fl_table
                             atomic_load_explicit(&bucket->at[slot], memory_order_relaxed));
 }
 
-static void grow(struct fl_table *table, uint32_t segment)
+bool fl_table_grow(struct fl_table *table, uint32_t segment)
 {
-    uint64_t packed = peek(&table->segments[segment]);
+    uint64_t packed = fl_table_peek(&table->segments[segment]);
     const struct fl_table_bucket *old = fl_table_buckets(packed);
     uint32_t old_buckets = (uint32_t)(packed & 0xffff);
+    if (old_buckets == FL_TABLE_BUCKETS_MAX)
+        return false;
     uint32_t buckets = grown(old_buckets);
     struct fl_table_bucket *all = new_buckets(buckets);
 
@@ -159,87 +108,26 @@ static void grow(struct fl_table *table, uint32_t segment)
             prefetch_entries(table, &old[b + 1]);
         for (uint32_t slot = 0; slot < FL_TABLE_SLOTS; slot++)
             if (tag_at(&old[b], slot) != 0)
-                place(all, buckets, entry_hash(table, old, segment, b, slot),
+                fl_table_place(all, buckets, entry_hash(table, old, segment, b, slot),
                       atomic_load_explicit(&old[b].at[slot], memory_order_relaxed));
     }
     atomic_store_explicit(&table->segments[segment], pack(all, buckets), memory_order_seq_cst);
     if (packed != 0)
         table->retire(table->owner, fl_table_buckets(packed));
-}
-
-bool fl_table_reserve(struct fl_table *table, uint64_t hash)
-{
-    uint32_t segment = fl_table_segment(hash);
-    uint32_t buckets = (uint32_t)(peek(&table->segments[segment]) & 0xffff);
-    if (table->segment_count[segment] < capacity_of(buckets))
-        return true;
-    if (buckets == BUCKETS_MAX)
-        return false;
-    grow(table, segment);
     return true;
-}
-
-void fl_table_insert(struct fl_table *table, uint64_t hash, uint32_t at)
-{
-    uint32_t segment = fl_table_segment(hash);
-    uint64_t packed = peek(&table->segments[segment]);
-    assert(table->segment_count[segment] < capacity_of((uint32_t)(packed & 0xffff)));
-    place(fl_table_buckets(packed), (uint32_t)(packed & 0xffff), hash, at);
-    table->segment_count[segment]++;
-    table->count++;
-}
-
-/* FL_TABLE_SLOTS when it is not in this bucket. */
-static uint32_t slot_with(const struct fl_table_bucket *bucket, uint8_t tag, uint32_t at)
-{
-    uint64_t low = fl_table_equal_bytes(peek(&bucket->tags), tag);
-    for (; low != 0; low &= low - 1) {
-        uint32_t slot = (uint32_t)__builtin_ctzll(low) >> 3;
-        if (atomic_load_explicit(&bucket->at[slot], memory_order_relaxed) == at)
-            return slot;
-    }
-    uint64_t high = fl_table_equal_bytes(peek(&bucket->tags_overflow), tag) & UINT32_MAX;
-    for (; high != 0; high &= high - 1) {
-        uint32_t slot = 8 + ((uint32_t)__builtin_ctzll(high) >> 3);
-        if (atomic_load_explicit(&bucket->at[slot], memory_order_relaxed) == at)
-            return slot;
-    }
-    return FL_TABLE_SLOTS;
-}
-
-void fl_table_remove(struct fl_table *table, uint64_t hash, uint32_t at)
-{
-    uint32_t segment = fl_table_segment(hash);
-    uint64_t packed = peek(&table->segments[segment]);
-    struct fl_table_bucket *all = fl_table_buckets(packed);
-    uint32_t buckets = (uint32_t)(packed & 0xffff);
-    uint8_t tag = fl_table_tag(hash);
-    uint32_t home = fl_table_home(hash, buckets);
-    uint32_t b = home;
-    uint32_t slot = slot_with(&all[b], tag, at);
-    while (slot == FL_TABLE_SLOTS) {
-        b = b + 1 < buckets ? b + 1 : 0;
-        assert(b != home); /* it stands in the table */
-        slot = slot_with(&all[b], tag, at);
-    }
-    set_tag(&all[b], slot, 0, memory_order_seq_cst);
-    for (uint32_t passed = home; passed != b; passed = passed + 1 < buckets ? passed + 1 : 0)
-        add_overflow(&all[passed], -1);
-    table->segment_count[segment]--;
-    table->count--;
 }
 
 size_t fl_table_bytes(const struct fl_table *table)
 {
     size_t bytes = 0;
     for (size_t i = 0; i < FL_TABLE_SEGMENTS; i++)
-        bytes += (peek(&table->segments[i]) & 0xffff) * sizeof(struct fl_table_bucket);
+        bytes += (fl_table_peek(&table->segments[i]) & 0xffff) * sizeof(struct fl_table_bucket);
     return bytes;
 }
 
 static const char *check_segment(const struct fl_table *table, uint32_t segment)
 {
-    uint64_t packed = peek(&table->segments[segment]);
+    uint64_t packed = fl_table_peek(&table->segments[segment]);
     struct fl_table_bucket *all = fl_table_buckets(packed);
     uint32_t buckets = (uint32_t)(packed & 0xffff);
     uint32_t entries = 0;
@@ -264,7 +152,7 @@ static const char *check_segment(const struct fl_table *table, uint32_t segment)
                 overflow[p]++;
         }
     for (uint32_t b = 0; b < buckets; b++)
-        if (exact && overflow[b] != peek(&all[b].tags_overflow) >> 32)
+        if (exact && overflow[b] != fl_table_peek(&all[b].tags_overflow) >> 32)
             wrong = "table: overflow count differs from the entries that passed the bucket";
     if (entries != table->segment_count[segment])
         wrong = "table: segment count differs from its entries";

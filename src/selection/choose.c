@@ -279,10 +279,17 @@ static uint32_t cheapest_rows(const struct fl_selector *selector, uint32_t chose
     return held;
 }
 
+static void fill_overlap(const struct fl_touched *touched, struct fl_candidates *c, uint32_t i)
+{
+    c->active_shared[i] = touched->active_shared;
+    c->device[i] = touched->device;
+    c->host[i] = touched->host;
+    c->disk[i] = touched->disk;
+}
+
 static void fill_one(const struct fl_selector *selector, uint32_t row, struct fl_candidates *c,
                      uint32_t i)
 {
-    const struct fl_touched *touched = touched_of(selector, row);
     c->worker_id[i] = selector->worker_id[row];
     c->dp_rank[i] = selector->dp_rank[row];
     c->filter[i] = selector->filter[row];
@@ -290,10 +297,8 @@ static void fill_one(const struct fl_selector *selector, uint32_t row, struct fl
     c->blocks[i] = selector->blocks[row];
     c->requests[i] = selector->requests[row];
     c->cost[i] = selector->cost[row];
-    c->active_shared[i] = touched->active_shared;
-    c->device[i] = touched->device;
-    c->host[i] = touched->host;
-    c->disk[i] = touched->disk;
+    if (c->has_overlap)
+        fill_overlap(touched_of(selector, row), c, i);
 }
 
 /* Few enough rows: all of them, array by array. */
@@ -309,18 +314,21 @@ static void fill_all(const struct fl_selector *selector, struct fl_candidates *c
     COPY(requests, requests);
     COPY(cost, cost);
 #undef COPY
+    if (!c->has_overlap)
+        return;
     memset(c->active_shared, 0, n * sizeof *c->active_shared);
     memset(c->device, 0, n * sizeof *c->device);
     memset(c->host, 0, n * sizeof *c->host);
     memset(c->disk, 0, n * sizeof *c->disk);
     for (uint32_t i = 0; i < selector->touched_count; i++)
-        fill_one(selector, selector->touched[i].row, c, selector->touched[i].row);
+        fill_overlap(&selector->touched[i], c, selector->touched[i].row);
 }
 
 /* The chosen one, the cheapest others, then filtered ones while there is room. */
 static void fill_candidates(const struct fl_selector *selector, uint32_t chosen, bool is_pinned,
                             struct fl_candidates *c)
 {
+    c->has_overlap = selector->touched_count > 0;
     if (!is_pinned && selector->row_count <= FL_CANDIDATES_MAX) {
         c->chosen = chosen;
         fill_all(selector, c);

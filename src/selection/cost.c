@@ -46,10 +46,12 @@ struct fl_terms fl_cost_terms(const struct fl_scoring *scoring, double prefill, 
 struct fl_terms fl_candidates_terms(const struct fl_candidates *c, uint32_t i,
                                     const struct fl_scoring *scoring)
 {
-    struct fl_touched touched = {.active_shared = c->active_shared[i],
-                                 .device = c->device[i],
-                                 .host = c->host[i],
-                                 .disk = c->disk[i]};
+    struct fl_touched touched = {0};
+    if (c->has_overlap)
+        touched = (struct fl_touched){.active_shared = c->active_shared[i],
+                                      .device = c->device[i],
+                                      .host = c->host[i],
+                                      .disk = c->disk[i]};
     struct fl_terms terms =
         fl_cost_terms(scoring, c->prefill_tokens[i], c->blocks[i], c->requests[i], &touched);
     terms.cost = c->cost[i]; /* preferred taints have multiplied it */

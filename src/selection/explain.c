@@ -7,25 +7,18 @@
 #include "base/alloc.h"
 #include "codec/json.h"
 
-/* A row as its writer builds it and its reader gets it back. */
 struct row {
-    uint64_t number; /* of the decision, from 1; 0: never written */
+    _Atomic bool is_held; /* by one writer or one reader; guards the rest */
+    uint64_t number;      /* of the decision, from 1; 0: never written */
     struct fl_pick pick;
     struct fl_scoring scoring;
     uint8_t id[FL_EXPLAIN_TEXT];
-    struct fl_candidates candidates;
-};
-
-#define ROW_WORDS ((sizeof(struct row) + 7) / 8)
-
-struct shared_row {
-    _Atomic uint64_t sequence; /* odd: being written */
-    _Atomic uint64_t words[ROW_WORDS];
+    struct fl_candidates candidates; /* only the first `count` of each array */
 };
 
 struct fl_explain {
     _Atomic uint64_t next; /* decisions so far */
-    struct shared_row rows[FL_EXPLAIN_ROWS];
+    struct row rows[FL_EXPLAIN_ROWS];
 };
 
 struct fl_explain *fl_explain_new(void)
@@ -38,25 +31,21 @@ void fl_explain_free(struct fl_explain *ring)
     fl_free(ring);
 }
 
-/* Release, so that who reads one of these words sees the odd count that was written before it. */
-static void copy_in(struct shared_row *shared, size_t offset, const void *from, size_t n)
+static bool row_take(struct row *row)
 {
-    const uint8_t *bytes = from;
-    for (size_t i = 0; i < n; i += 8) {
-        uint64_t word = 0;
-        memcpy(&word, bytes + i, n - i < 8 ? n - i : 8);
-        atomic_store_explicit(&shared->words[(offset + i) / 8], word, memory_order_release);
-    }
+    return !atomic_exchange_explicit(&row->is_held, true, memory_order_acquire);
 }
 
-/* Copies the used part of each of the candidates' arrays, which start at multiples of 8. */
-static void copy_candidates_in(struct shared_row *shared, const struct fl_candidates *c)
+static void row_give(struct row *row)
 {
-    size_t base = offsetof(struct row, candidates);
-#define COPY(array)                                                                                \
-    copy_in(shared, base + offsetof(struct fl_candidates, array), c->array,                        \
-            c->count * sizeof c->array[0])
-    copy_in(shared, base, c, offsetof(struct fl_candidates, worker_id));
+    atomic_store_explicit(&row->is_held, false, memory_order_release);
+}
+
+static void copy_candidates(struct fl_candidates *to, const struct fl_candidates *from)
+{
+    size_t n = from->count;
+    memcpy(to, from, offsetof(struct fl_candidates, worker_id));
+#define COPY(array) memcpy(to->array, from->array, n * sizeof from->array[0])
     COPY(worker_id);
     COPY(dp_rank);
     COPY(filter);
@@ -64,6 +53,8 @@ static void copy_candidates_in(struct shared_row *shared, const struct fl_candid
     COPY(blocks);
     COPY(requests);
     COPY(cost);
+    if (!from->has_overlap)
+        return;
     COPY(active_shared);
     COPY(device);
     COPY(host);
@@ -71,52 +62,64 @@ static void copy_candidates_in(struct shared_row *shared, const struct fl_candid
 #undef COPY
 }
 
-_Static_assert(offsetof(struct row, id) % 8 == 0 && offsetof(struct row, candidates) % 8 == 0 &&
-                   offsetof(struct fl_candidates, worker_id) % 8 == 0 &&
-                   offsetof(struct fl_candidates, dp_rank) % 8 == 0 &&
-                   offsetof(struct fl_candidates, filter) % 8 == 0 &&
-                   offsetof(struct fl_candidates, prefill_tokens) % 8 == 0 &&
-                   offsetof(struct fl_candidates, active_shared) % 8 == 0 &&
-                   offsetof(struct fl_candidates, device) % 8 == 0 &&
-                   offsetof(struct fl_candidates, host) % 8 == 0 &&
-                   offsetof(struct fl_candidates, disk) % 8 == 0,
-               "copies go by whole words");
+static void prefetch(const void *p, size_t n)
+{
+    for (size_t i = 0; i < n; i += 64)
+        __builtin_prefetch((const char *)p + i, 1);
+}
+
+void fl_explain_prepare(const struct fl_explain *ring, uint32_t candidates)
+{
+    size_t n = candidates < FL_CANDIDATES_MAX ? candidates : FL_CANDIDATES_MAX;
+    uint64_t number = atomic_load_explicit(&ring->next, memory_order_relaxed) + 1;
+    const struct row *row = &ring->rows[number % FL_EXPLAIN_ROWS];
+    const struct fl_candidates *c = &row->candidates;
+    prefetch(row, offsetof(struct row, id) + 64);
+    prefetch(c->worker_id, n * sizeof c->worker_id[0]);
+    prefetch(c->dp_rank, n * sizeof c->dp_rank[0]);
+    prefetch(c->filter, n);
+    prefetch(c->prefill_tokens, n * sizeof c->prefill_tokens[0]);
+    prefetch(c->blocks, n * sizeof c->blocks[0]);
+    prefetch(c->requests, n * sizeof c->requests[0]);
+    prefetch(c->cost, n * sizeof c->cost[0]);
+}
 
 void fl_explain_write(struct fl_explain *ring, const struct fl_pick *pick,
                       const struct fl_scoring *scoring, const struct fl_candidates *candidates)
 {
-    uint64_t number = atomic_fetch_add_explicit(&ring->next, 1, memory_order_relaxed) + 1;
-    struct shared_row *shared = &ring->rows[number % FL_EXPLAIN_ROWS];
-    uint64_t sequence = atomic_load_explicit(&shared->sequence, memory_order_relaxed);
-    if (sequence % 2 != 0 ||
-        !atomic_compare_exchange_strong_explicit(&shared->sequence, &sequence, sequence + 1,
-                                                 memory_order_acq_rel, memory_order_relaxed))
-        return; /* another writer is a whole ring behind; its row is lost to readers, ours too */
-
-    struct fl_pick kept = *pick;
-    kept.id.n = pick->id.n < FL_EXPLAIN_TEXT ? pick->id.n : FL_EXPLAIN_TEXT;
-    copy_in(shared, offsetof(struct row, number), &number, sizeof number);
-    copy_in(shared, offsetof(struct row, pick), &kept, sizeof kept);
-    copy_in(shared, offsetof(struct row, scoring), scoring, sizeof *scoring);
-    copy_in(shared, offsetof(struct row, id), pick->id.p, kept.id.n);
-    copy_candidates_in(shared, candidates);
-    atomic_store_explicit(&shared->sequence, sequence + 2, memory_order_release);
+    for (int tries = 0; tries < FL_EXPLAIN_TRIES; tries++) {
+        uint64_t number = atomic_fetch_add_explicit(&ring->next, 1, memory_order_relaxed) + 1;
+        struct row *row = &ring->rows[number % FL_EXPLAIN_ROWS];
+        if (!row_take(row))
+            continue;
+        row->number = number;
+        row->pick = *pick;
+        row->pick.id =
+            fl_bytes(row->id, pick->id.n < FL_EXPLAIN_TEXT ? pick->id.n : FL_EXPLAIN_TEXT);
+        memcpy(row->id, pick->id.p, row->pick.id.n);
+        row->scoring = *scoring;
+        copy_candidates(&row->candidates, candidates);
+        row_give(row);
+        return;
+    }
 }
 
-/* False: being written, or overwritten meanwhile. */
-static bool read_row(const struct shared_row *shared, struct row *row)
+/* A copy of decision `number`; false if it is held, overwritten or was never written. */
+static bool read_row(struct row *row, uint64_t number, struct row *copy)
 {
-    uint64_t before = atomic_load_explicit(&shared->sequence, memory_order_acquire);
-    if (before % 2 != 0)
+    if (!row_take(row))
         return false;
-    uint64_t *words = (uint64_t *)(void *)row;
-    /* Acquire, for the same; a stand-alone fence would be invisible to ThreadSanitizer. */
-    for (size_t i = 0; i < sizeof *row / 8; i++)
-        words[i] = atomic_load_explicit(&shared->words[i], memory_order_acquire);
-    if (atomic_load_explicit(&shared->sequence, memory_order_relaxed) != before)
-        return false;
-    row->pick.id.p = row->id;
-    return true;
+    bool is_it = row->number == number;
+    if (is_it) {
+        copy->number = number;
+        copy->pick = row->pick;
+        copy->scoring = row->scoring;
+        copy->pick.id = fl_bytes(copy->id, row->pick.id.n);
+        memcpy(copy->id, row->id, row->pick.id.n);
+        copy_candidates(&copy->candidates, &row->candidates);
+    }
+    row_give(row);
+    return is_it;
 }
 
 /* ---- JSON ---- */
@@ -140,9 +143,9 @@ static void write_candidate(struct fl_json_writer *w, const struct row *row, uin
         const char *key;
         uint64_t value;
     } counts[] = {
-        {"device_blocks", c->device[i]},
-        {"host_blocks", c->host[i]},
-        {"disk_blocks", c->disk[i]},
+        {"device_blocks", c->has_overlap ? c->device[i] : 0},
+        {"host_blocks", c->has_overlap ? c->host[i] : 0},
+        {"disk_blocks", c->has_overlap ? c->disk[i] : 0},
         {"active_prefill_tokens", (uint64_t)c->prefill_tokens[i]},
     };
     for (size_t k = 0; k < FL_ARRAY_LEN(counts); k++) {
@@ -224,18 +227,18 @@ static void write_row(struct fl_json_writer *w, const struct row *row)
     fl_json_write_object_end(w);
 }
 
-int fl_explain_write_json(const struct fl_explain *ring, const struct fl_explain_filter *filter,
+int fl_explain_write_json(struct fl_explain *ring, const struct fl_explain_filter *filter,
                           struct fl_buf *out)
 {
     struct fl_json_writer w;
     fl_json_writer_init(&w, out);
     fl_json_write_array(&w);
-    struct row *row = fl_alloc(sizeof *row);
+    struct row *row = fl_calloc(1, sizeof *row);
     uint64_t newest = atomic_load_explicit(&ring->next, memory_order_acquire);
     uint64_t oldest = newest > FL_EXPLAIN_ROWS ? newest - FL_EXPLAIN_ROWS + 1 : 1;
     uint32_t written = 0;
     for (uint64_t number = newest; number >= oldest && written < filter->limit; number--) {
-        if (!read_row(&ring->rows[number % FL_EXPLAIN_ROWS], row) || row->number != number)
+        if (!read_row(&ring->rows[number % FL_EXPLAIN_ROWS], number, row))
             continue;
         if (!fl_bytes_is_absent(filter->id) && !fl_bytes_eq(filter->id, row->pick.id))
             continue;

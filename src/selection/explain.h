@@ -2,11 +2,10 @@
 /* Explain ring: why this worker? The last FL_EXPLAIN_ROWS decisions with what every candidate was
  * judged by (selection.md 9.8).
  *
- * A writer takes the next number and fills that row; it never waits. Rows are guarded by a sequence
- * count: odd while being written; a reader copies a row and throws the copy away if the count
- * moved. Two writers that are a whole ring apart and meet in one row (one of them was stopped for
- * 4,096 decisions): the later one gives its row up. Rows are arrays of atomic words, so that the
- * copy that may be torn is no data race.
+ * A row is held by whoever writes or copies it, for a fraction of a microsecond, and nobody waits
+ * for it: a reader passes a held row over, and a writer that finds the next row held (a reader is
+ * in it, or another writer a whole ring behind) takes the one after. Only who finds
+ * FL_EXPLAIN_TRIES rows in a row held gives its decision up.
  *
  * No prompt, token or hash is stored. Any thread. */
 #ifndef FL_SELECTION_EXPLAIN_H
@@ -21,6 +20,7 @@
 struct fl_buf;
 
 #define FL_EXPLAIN_ROWS 4096
+#define FL_EXPLAIN_TRIES 8
 #define FL_EXPLAIN_TEXT 256 /* bytes kept of an id; selection ids are no longer */
 
 struct fl_explain; /* one service's ring; about 18 MiB, touched as it fills */
@@ -41,6 +41,10 @@ struct fl_pick {
     double temperature;
 };
 
+/* Asks the cache for the row that will probably be written next: the ring is larger than any cache
+ * near the CPU, and the work before a decision hides the wait. `candidates`: about how many there
+ * will be. */
+void fl_explain_prepare(const struct fl_explain *ring, uint32_t candidates);
 void fl_explain_write(struct fl_explain *ring, const struct fl_pick *pick,
                       const struct fl_scoring *scoring, const struct fl_candidates *candidates);
 
@@ -51,7 +55,7 @@ struct fl_explain_filter {
     uint64_t worker_id;
 };
 /* Appends a JSON array, newest first. 0 or the buffer's error. */
-int fl_explain_write_json(const struct fl_explain *ring, const struct fl_explain_filter *filter,
+int fl_explain_write_json(struct fl_explain *ring, const struct fl_explain_filter *filter,
                           struct fl_buf *out);
 
 #endif

@@ -149,7 +149,8 @@ const char *fl_filter_name(enum fl_filter filter);
  * section; fl_candidates_terms() computes the rest when somebody asks. */
 struct fl_candidates {
     uint32_t count, left_out;
-    uint32_t chosen; /* its number among them */
+    uint32_t chosen;  /* its number among them */
+    bool has_overlap; /* false: the last four arrays are not filled, all are 0 */
     uint64_t worker_id[FL_CANDIDATES_MAX];
     uint32_t dp_rank[FL_CANDIDATES_MAX];
     uint8_t filter[FL_CANDIDATES_MAX]; /* enum fl_filter */

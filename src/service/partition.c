@@ -173,6 +173,6 @@ uint64_t fl_section_leave(struct fl_partition *partition, uint64_t entered_ns)
 {
     uint64_t now_ns = fl_stats_now_ns();
     fl_section_unlock(partition);
-    fl_stats_section(&partition->service->stats, now_ns - entered_ns);
+    fl_stats_section(fl_stats_here(&partition->service->stats), now_ns - entered_ns);
     return now_ns;
 }

@@ -441,6 +441,7 @@ struct call {
     struct fl_error *err;
     enum fl_stat_op op;
     struct fl_workspace *space;
+    struct fl_stat_shard *shard;
 };
 
 static int explain_refusal(int rc, const struct call *call)
@@ -472,7 +473,7 @@ static int select_in(const struct call *call, struct fl_partition *partition, st
         ask->overlap_count = space->matches.count;
     }
     uint64_t matched_ns = fl_stats_now_ns();
-    fl_stats_duration(&service->stats, call->op, FL_PHASE_MATCH, matched_ns - hashed_ns);
+    fl_stats_duration(call->shard, call->op, FL_PHASE_MATCH, matched_ns - hashed_ns);
 
     char minted[FL_UUID_TEXT];
     struct fl_bytes id = call->request->selection_id;
@@ -504,7 +505,7 @@ static int select_in(const struct call *call, struct fl_partition *partition, st
     struct fl_record *record = NULL;
     uint64_t left_ns;
     rc = schedule(partition, ask, reservation, blocks, &space->choice, &record, &left_ns);
-    fl_stats_duration(&service->stats, call->op, FL_PHASE_SCHEDULE, left_ns - matched_ns);
+    fl_stats_duration(call->shard, call->op, FL_PHASE_SCHEDULE, left_ns - matched_ns);
     if (rc < 0) {
         if (books) {
             fl_reservations_abandon(&service->reservations, reservation);
@@ -524,7 +525,7 @@ static int select_in(const struct call *call, struct fl_partition *partition, st
         fl_reservations_publish(reservation);
     }
     explain(partition, ask, &space->choice, id);
-    fl_stats_blocks_lost(&service->stats, space->choice.best_device - space->choice.device);
+    fl_stats_blocks_lost(call->shard, space->choice.best_device - space->choice.device);
     fl_stats_hit_ratio(&partition->hit_ratio,
                        (double)min_u64(space->choice.cached_tokens, ask->isl_tokens) /
                            (double)ask->isl_tokens);
@@ -536,6 +537,7 @@ static int do_select(struct call *call, bool waits)
     struct fl_selection *service = call->service;
     const struct fl_select_request *request = call->request;
     uint64_t started_ns = fl_stats_now_ns();
+    call->shard = fl_stats_here(&service->stats);
     int rc = check_request(request, call->op == FL_OP_SELECT_AND_RESERVE, waits, call->err);
     if (rc < 0)
         goto out;
@@ -556,25 +558,26 @@ static int do_select(struct call *call, bool waits)
     }
 
     call->space = workspace_take(service);
+    fl_explain_prepare(service->explain, call->space->choice.candidates.count); /* as last time */
     struct fl_ask ask;
     rc = read_request(partition, request, call->space, &ask, call->err);
     if (rc == 0)
         rc = read_prompt(partition, &request->prompt, call->space, &ask, call->err);
     uint64_t hashed_ns = fl_stats_now_ns();
-    fl_stats_duration(&service->stats, call->op, FL_PHASE_HASH, hashed_ns - started_ns);
+    fl_stats_duration(call->shard, call->op, FL_PHASE_HASH, hashed_ns - started_ns);
     if (rc == 0)
         rc = select_in(call, partition, &ask, hashed_ns);
     workspace_give(service, call->space);
 out:
-    fl_stats_request(&service->stats, call->op, rc);
-    fl_stats_duration(&service->stats, call->op, FL_PHASE_TOTAL, fl_stats_now_ns() - started_ns);
+    fl_stats_request(call->shard, call->op, rc);
+    fl_stats_duration(call->shard, call->op, FL_PHASE_TOTAL, fl_stats_now_ns() - started_ns);
     return rc;
 }
 
 int fl_select(struct fl_selection *service, const struct fl_select_request *request,
               struct fl_ticket *ticket, struct fl_select_result *result, struct fl_error *err)
 {
-    struct call call = {service, request, result, err, FL_OP_SELECT, NULL};
+    struct call call = {service, request, result, err, FL_OP_SELECT, NULL, NULL};
     *ticket = (struct fl_ticket){0};
     return do_select(&call, false);
 }
@@ -583,7 +586,7 @@ int fl_select_and_reserve(struct fl_selection *service, const struct fl_select_r
                           struct fl_ticket *ticket, struct fl_select_result *result,
                           struct fl_error *err)
 {
-    struct call call = {service, request, result, err, FL_OP_SELECT_AND_RESERVE, NULL};
+    struct call call = {service, request, result, err, FL_OP_SELECT_AND_RESERVE, NULL, NULL};
     *ticket = (struct fl_ticket){0};
     return do_select(&call, false);
 }
@@ -592,7 +595,7 @@ int fl_select_wait(struct fl_selection *service, const struct fl_select_request 
                    unsigned flags, struct fl_select_result *result, struct fl_error *err)
 {
     enum fl_stat_op op = (flags & FL_RESERVE) != 0 ? FL_OP_SELECT_AND_RESERVE : FL_OP_SELECT;
-    struct call call = {service, request, result, err, op, NULL};
+    struct call call = {service, request, result, err, op, NULL, NULL};
     return do_select(&call, true);
 }
 
@@ -674,6 +677,6 @@ int fl_reserve(struct fl_selection *service, const struct fl_reserve_request *re
         rc = reserve_in(partition, request, space, result, err);
         workspace_give(service, space);
     }
-    fl_stats_request(&service->stats, FL_OP_RESERVE, rc);
+    fl_stats_request(fl_stats_here(&service->stats), FL_OP_RESERVE, rc);
     return rc;
 }

@@ -61,7 +61,7 @@ int fl_reservation_free(struct fl_selection *service, struct fl_bytes id, enum f
     int rc = reservation != NULL ? 0 : FL_ENOT_FOUND;
     if (rc == 0)
         fl_reservation_end(service, reservation, cause);
-    fl_stats_request(&service->stats, FL_OP_FREE, rc);
+    fl_stats_request(fl_stats_here(&service->stats), FL_OP_FREE, rc);
     return rc;
 }
 
@@ -80,7 +80,7 @@ int fl_reservation_prefill_complete(struct fl_selection *service, struct fl_byte
 {
     struct fl_reservation *reservation = fl_reservations_lock(&service->reservations, id);
     if (reservation == NULL) {
-        fl_stats_request(&service->stats, FL_OP_PREFILL_COMPLETE, FL_ENOT_FOUND);
+        fl_stats_request(fl_stats_here(&service->stats), FL_OP_PREFILL_COMPLETE, FL_ENOT_FOUND);
         return FL_ENOT_FOUND;
     }
     struct fl_partition *partition = reservation->partition;
@@ -90,7 +90,7 @@ int fl_reservation_prefill_complete(struct fl_selection *service, struct fl_byte
     atomic_store_explicit(&reservation->state, FL_RESERVATION_DECODING, memory_order_relaxed);
     news_of(service, reservation);
     fl_reservations_unlock(&service->reservations, reservation);
-    fl_stats_request(&service->stats, FL_OP_PREFILL_COMPLETE, 0);
+    fl_stats_request(fl_stats_here(&service->stats), FL_OP_PREFILL_COMPLETE, 0);
     return 0;
 }
 
@@ -112,7 +112,7 @@ int fl_reservation_add_output_block(struct fl_selection *service, struct fl_byte
         news_of(service, reservation);
         fl_reservations_unlock(&service->reservations, reservation);
     }
-    fl_stats_request(&service->stats, FL_OP_OUTPUT_BLOCK, rc);
+    fl_stats_request(fl_stats_here(&service->stats), FL_OP_OUTPUT_BLOCK, rc);
     return rc;
 }
 

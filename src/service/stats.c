@@ -74,33 +74,33 @@ static void observe(struct fl_stat_histogram *histogram, const struct bounds *bo
     add(&histogram->sum, value);
 }
 
-static struct fl_stat_shard *shard_here(struct fl_stats *stats)
+struct fl_stat_shard *fl_stats_here(struct fl_stats *stats)
 {
     int cpu = sched_getcpu();
     return &stats->shards[cpu > 0 ? (unsigned)cpu % FL_STAT_SHARDS : 0];
 }
 
-void fl_stats_request(struct fl_stats *stats, enum fl_stat_op op, int rc)
+void fl_stats_request(struct fl_stat_shard *shard, enum fl_stat_op op, int rc)
 {
     int index = rc < 0 ? -rc : 0;
     assert(index < FL_STAT_RCS);
-    add(&shard_here(stats)->requests[op][index], 1);
+    add(&shard->requests[op][index], 1);
 }
 
-void fl_stats_duration(struct fl_stats *stats, enum fl_stat_op op, enum fl_stat_phase phase,
+void fl_stats_duration(struct fl_stat_shard *shard, enum fl_stat_op op, enum fl_stat_phase phase,
                        uint64_t ns)
 {
-    observe(&shard_here(stats)->duration[op][phase], &durations, ns);
+    observe(&shard->duration[op][phase], &durations, ns);
 }
 
-void fl_stats_section(struct fl_stats *stats, uint64_t ns)
+void fl_stats_section(struct fl_stat_shard *shard, uint64_t ns)
 {
-    observe(&shard_here(stats)->section, &sections, ns);
+    observe(&shard->section, &sections, ns);
 }
 
-void fl_stats_blocks_lost(struct fl_stats *stats, uint64_t blocks)
+void fl_stats_blocks_lost(struct fl_stat_shard *shard, uint64_t blocks)
 {
-    observe(&shard_here(stats)->blocks_lost, &losses, blocks);
+    observe(&shard->blocks_lost, &losses, blocks);
 }
 
 void fl_stats_hit_ratio(struct fl_stat_histogram *histogram, double ratio)

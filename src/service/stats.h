@@ -52,11 +52,15 @@ struct fl_stats {
 };
 
 /* A zeroed fl_stats is valid. All calls: any thread. */
-void fl_stats_request(struct fl_stats *stats, enum fl_stat_op op, int rc);
-void fl_stats_duration(struct fl_stats *stats, enum fl_stat_op op, enum fl_stat_phase phase,
+
+/* The shard to count in; good for one call of the public API. A thread that moves to another CPU
+ * meanwhile adds to the old one, which is slower but as right. */
+struct fl_stat_shard *fl_stats_here(struct fl_stats *stats);
+void fl_stats_request(struct fl_stat_shard *shard, enum fl_stat_op op, int rc);
+void fl_stats_duration(struct fl_stat_shard *shard, enum fl_stat_op op, enum fl_stat_phase phase,
                        uint64_t ns);
-void fl_stats_section(struct fl_stats *stats, uint64_t ns);
-void fl_stats_blocks_lost(struct fl_stats *stats, uint64_t blocks);
+void fl_stats_section(struct fl_stat_shard *shard, uint64_t ns);
+void fl_stats_blocks_lost(struct fl_stat_shard *shard, uint64_t blocks);
 /* Cached share of a prompt, per partition: not sharded by itself. */
 void fl_stats_hit_ratio(struct fl_stat_histogram *histogram, double ratio);
 

@@ -12,6 +12,14 @@
 /* What is written from one scratch buffer; larger ones give their memory back. */
 #define SCRATCH_KEPT_BYTES 16384
 
+/* Under the address sanitizer memory is given back at once, so that it sees who uses it too long.
+ */
+#if defined(__SANITIZE_ADDRESS__)
+static const uint32_t spares_max = 0;
+#else
+static const uint32_t spares_max = FL_WEB_SPARES_MAX;
+#endif
+
 enum in_state {
     IN_HEAD, /* no final head yet */
     IN_BODY,
@@ -25,7 +33,10 @@ enum out_state {
 };
 
 struct fl_h1_exchange {
-    struct fl_exchange base;
+    union {
+        struct fl_exchange base;
+        struct fl_link spare; /* while it waits in the reader for its next use */
+    };
     struct fl_h1_conn *conn;
     struct fl_head *request; /* server: what is answered */
     size_t held;
@@ -63,8 +74,15 @@ static const struct fl_h1_exchange *of_const(const struct fl_exchange *x)
 
 static struct fl_h1_exchange *exchange_new(struct fl_h1_conn *conn)
 {
-    struct fl_h1_exchange *x = fl_alloc(sizeof(*x));
+    struct fl_link *spare = fl_link_pop_head(&conn->reader->spares);
+    struct fl_h1_exchange *x;
 
+    if (spare != NULL) {
+        x = FL_CONTAINER_OF(spare, struct fl_h1_exchange, spare);
+        conn->reader->spare_count--;
+    } else {
+        x = fl_alloc(sizeof(*x));
+    }
     memset(x, 0, offsetof(struct fl_h1_exchange, room));
     x->base.ops = &h1_ops;
     x->conn = conn;
@@ -86,7 +104,13 @@ static void exchange_end(struct fl_h1_exchange *x, int rc)
     if (x->is_announced)
         x->base.handler->on_close(x->base.owner, &x->base, rc);
     fl_arena_fini(&x->arena);
-    fl_free(x);
+    if (conn->hooks == NULL || conn->reader->spare_count >= spares_max) {
+        fl_free(x);
+        return;
+    }
+    fl_link_init(&x->spare);
+    fl_link_push_head(&conn->reader->spares, &x->spare);
+    conn->reader->spare_count++;
 }
 
 static void conn_free(struct fl_disposable *dispose)
@@ -362,7 +386,8 @@ static void h1_close_after(struct fl_exchange *base)
 static bool h1_is_reused_and_silent(const struct fl_exchange *base)
 {
     const struct fl_h1_exchange *x = of_const(base);
-    return !x->conn->is_server && x->is_reused && !x->is_heard;
+    /* hooks: whoever ended the pool wants no retry. */
+    return !x->conn->is_server && x->conn->hooks != NULL && x->is_reused && !x->is_heard;
 }
 
 static bool h1_is_sent(const struct fl_exchange *base)

@@ -319,7 +319,9 @@ static void x_close_after(struct fl_exchange *base)
 static bool x_is_reused_and_silent(const struct fl_exchange *base)
 {
     const struct fl_h2_exchange *x = of_const(base);
-    return !x->is_server && x->is_reused && !x->is_heard;
+    /* hooks: whoever ended the pool wants no retry. */
+    return x->conn != NULL && !x->is_server && x->conn->hooks != NULL && x->is_reused &&
+           !x->is_heard;
 }
 
 static bool x_is_sent(const struct fl_exchange *base)

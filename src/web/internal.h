@@ -4,6 +4,7 @@
 #ifndef FL_WEB_INTERNAL_H
 #define FL_WEB_INTERNAL_H
 
+#include "http2/h2.h"
 #include "http2/joint.h"
 #include "web/exchange.h"
 
@@ -44,8 +45,13 @@ struct fl_web_reader {
     uint32_t used;
     struct fl_budget *budget;
     struct fl_joint joint;
-    struct fl_buf scratch; /* heads being written; empty between uses */
+    struct fl_buf scratch;       /* heads being written; empty between uses */
+    struct fl_h2_cache h2_cache; /* memory of ended HTTP/2 streams */
+    struct fl_link spares;       /* ... and of HTTP/1 exchanges (their first member) */
+    uint32_t spare_count;
 };
+
+#define FL_WEB_SPARES_MAX 128 /* 300 KiB a server or pool */
 
 void fl_web_reader_init(struct fl_web_reader *reader, struct fl_budget *budget);
 void fl_web_reader_fini(struct fl_web_reader *reader);

@@ -289,6 +289,7 @@ static struct fl_h2_conn *connect_h2(struct entry *entry, bool is_overflow)
         .max_header_bytes = pool->config.max_header_bytes,
         .max_headers = pool->config.max_headers,
         .budget = pool->config.budget,
+        .cache = &pool->reader.h2_cache,
     };
     struct fl_h2_conn *conn =
         fl_h2_client_new(pool->loop, &entry->target.addr, &stream_config, &pool->reader, &config,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <stdatomic.h>
 
+#include "base/alloc.h"
 #include "web/internal.h"
 
 /* A rest of the chunk below this is left: reads would become too small to be worth a call. */
@@ -12,6 +13,7 @@ void fl_web_reader_init(struct fl_web_reader *reader, struct fl_budget *budget)
 {
     *reader = (struct fl_web_reader){.budget = budget};
     fl_joint_init(&reader->joint, JOINT_ROOM, budget);
+    fl_link_init(&reader->spares);
 }
 
 void fl_web_reader_fini(struct fl_web_reader *reader)
@@ -20,6 +22,9 @@ void fl_web_reader_fini(struct fl_web_reader *reader)
     reader->chunk = NULL;
     fl_joint_fini(&reader->joint);
     fl_buf_fini(&reader->scratch);
+    fl_h2_cache_fini(&reader->h2_cache);
+    for (struct fl_link *link; (link = fl_link_pop_head(&reader->spares)) != NULL;)
+        fl_free(link);
 }
 
 uint8_t *fl_web_reader_room(struct fl_web_reader *reader, size_t *room)

@@ -128,8 +128,7 @@ static void on_close(void *owner, struct fl_exchange *x, int rc)
 {
     struct intake *intake = owner;
     (void)x;
-    (void)rc;
-    if (intake->is_handled && !intake->is_refused && intake->route->cancel != NULL)
+    if (rc < 0 && intake->is_handled && !intake->is_refused && intake->route->cancel != NULL)
         intake->route->cancel(&intake->request);
     fl_buf_fini(&intake->body);
     fl_free(intake);

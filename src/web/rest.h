@@ -31,7 +31,7 @@ struct fl_rest_route {
     /* Answers with fl_exchange_respond() or fl_rest_json() on request->x, now or in a later turn
      * (then `request` lives until the exchange closes). */
     void (*handle)(struct fl_rest_request *request);
-    /* The exchange closes while an answer is owed, for handlers that wait; NULL allowed. */
+    /* The exchange closes before its answer was whole, for handlers that wait; NULL allowed. */
     void (*cancel)(struct fl_rest_request *request);
 };
 

@@ -137,6 +137,7 @@ static void become_h2(struct entry *entry)
         .reset_burst = server->config.h2_reset_burst,
         .reset_rate = server->config.h2_reset_rate,
         .budget = server->config.budget,
+        .cache = &server->reader.h2_cache,
     };
     struct fl_h2_conn *conn =
         fl_h2_server_new(server->loop, entry->stream, &server->reader, &config, &h2_hooks, server,

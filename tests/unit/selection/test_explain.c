@@ -23,7 +23,7 @@ static void write_pick(struct fl_explain *ring, const char *id, uint64_t worker,
                                  .tracks_prefill = true,
                                  .tracks_blocks = true};
     static _Thread_local struct fl_candidates c;
-    c = (struct fl_candidates){.count = count};
+    c = (struct fl_candidates){.count = count, .has_overlap = true};
     for (uint32_t i = 0; i < count; i++) {
         /* Every number of a row follows from its worker, so a torn row shows. */
         c.worker_id[i] = worker + i;
