@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A hostile peer of either end of ext_proc. The input is a script: one byte says what to do, messages
- * follow with a two-byte length.
+/* A hostile peer of either end of ext_proc. The input is a script: one byte says what to do,
+ * messages follow with a two-byte length.
  *
- *   first byte: bit 0 the picker (0) or the caller (1); bit 1 mode BUFFERED / a request without a body;
- *               bits 2-3 the tap; bits 4-7 how finely messages are cut
- *   then steps: op, [length high, length low, bytes]
+ *   first byte: bit 0 the picker (0) or the caller (1); bit 1 mode BUFFERED / a request without a
+ * body; bits 2-3 the tap; bits 4-7 how finely messages are cut then steps: op, [length high, length
+ * low, bytes]
  *
- * What is checked: nothing leaks or reads outside (sanitizers), answers keep the order headers, body,
- * trailers of each direction, every answer reads back, pieces and queue stay within their caps, one
- * decision a stream, and a message that is read in pieces equals itself read whole. */
+ * What is checked: nothing leaks or reads outside (sanitizers), answers keep the order headers,
+ * body, trailers of each direction, every answer reads back, pieces and queue stay within their
+ * caps, one decision a stream, and a message that is read in pieces equals itself read whole. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "extproc/caller.h"
+#include "extproc/headers.h"
 #include "extproc/picker.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -78,8 +79,7 @@ static void compare_readings(struct fl_bytes bytes, size_t piece)
     int rc = fl_extproc_request_read(&whole, &a);
     must(rc == fl_extproc_request_read(&cut, &b));
     must(whole.kind == cut.kind && whole.end_of_stream == cut.end_of_stream &&
-         whole.headers.count == cut.headers.count &&
-         whole.dropped_headers == cut.dropped_headers &&
+         whole.headers.count == cut.headers.count && whole.dropped_headers == cut.dropped_headers &&
          fl_bytes_eq(whole.metadata, cut.metadata) && same_bytes(&whole.body, &cut.body));
     a = cut_into(bytes, bytes.n + 1);
     b = cut_into(bytes, piece);
@@ -107,7 +107,8 @@ static bool take_message(struct fl_chain *out, struct fl_chain *message)
         return false;
     must(out->bytes >= sizeof(prefix));
     fl_chain_copy_out(out, 0, prefix, sizeof(prefix));
-    size_t n = (size_t)prefix[1] << 24 | (size_t)prefix[2] << 16 | (size_t)prefix[3] << 8 | prefix[4];
+    size_t n =
+        (size_t)prefix[1] << 24 | (size_t)prefix[2] << 16 | (size_t)prefix[3] << 8 | prefix[4];
     must(prefix[0] == 0 && out->bytes >= sizeof(prefix) + n);
     fl_chain_ref_range(message, out, sizeof(prefix), n);
     fl_chain_consume(out, sizeof(prefix) + n);
@@ -205,8 +206,7 @@ static void drain_picker(struct watched *w, unsigned most)
         must(take_message(&out, &message) && out.bytes == 0);
         fl_chain_fini(&out);
         must(fl_extproc_response_read(&answer, &message) == 0);
-        must(answer.body_change != FL_EXTPROC_BODY_PIECE ||
-             answer.body.bytes <= FL_EXTPROC_CHUNK);
+        must(answer.body_change != FL_EXTPROC_BODY_PIECE || answer.body.bytes <= FL_EXTPROC_CHUNK);
         check_order(w, &answer);
         fl_extproc_response_fini(&answer);
     }
@@ -286,8 +286,10 @@ static void fuzz_caller(struct script *script, uint8_t first)
                                             .tap = (enum fl_caller_tap)(first >> 2 & 3)};
     const struct fl_bytes subset = FL_BYTES("10.0.0.7:8000");
     struct fl_arena arena;
-    struct fl_head head = {.method = FL_BYTES("POST"), .target = FL_BYTES("/"),
-                           .authority = FL_BYTES("h"), .arena = &arena};
+    struct fl_head head = {.method = FL_BYTES("POST"),
+                           .target = FL_BYTES("/"),
+                           .authority = FL_BYTES("h"),
+                           .arena = &arena};
     struct fl_caller caller;
     struct fl_chain kept = {0}, out = {0};
     unsigned ends = 0;
@@ -297,6 +299,9 @@ static void fuzz_caller(struct script *script, uint8_t first)
     fl_arena_init(&arena, 0);
     fl_fields_add(&head.fields, &arena, FL_BYTES("a"), FL_BYTES("1"));
     fl_fields_add(&head.fields, &arena, FL_BYTES("A"), FL_BYTES("2"));
+    fl_fields_add(&head.fields, &arena, FL_BYTES("X-Prefiller-Url"), FL_BYTES("6.6.6.6:6"));
+    fl_extproc_strip_client(&head.fields);
+    must(head.fields.count == 2);
     fl_caller_init(&caller, &config, &arena);
     fl_caller_ask(&caller, &out, &head, FL_BYTES("http"), has_body ? &kept : NULL, &subset, 1);
     while (next_op(script, &op)) {
@@ -335,7 +340,8 @@ static void fuzz_caller(struct script *script, uint8_t first)
             bytes = next_bytes(script);
             message = cut_into(bytes, script->cut);
             for (uint32_t i = 0; i < message.count && is_head_told; i++)
-                fl_caller_tell_body(&caller, &out, fl_chain_at(&message, i), (size_t)(op / 8) << 15);
+                fl_caller_tell_body(&caller, &out, fl_chain_at(&message, i),
+                                    (size_t)(op / 8) << 15);
             fl_chain_fini(&message);
             break;
         default:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Any bytes as a protobuf message: the reader, the check against a recursive schema, and the lookups,
- * which must agree with each other. */
+/* Any bytes as a protobuf message: the reader, the check against a recursive schema, and the
+ * lookups, which must agree with each other. */
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -61,18 +61,22 @@ static int walk(struct fl_bytes message)
     return rc;
 }
 
-/* Fields written again in the order read give a message with the same fields. */
+/* Fields written again, last to first, and read again: the same numbers in reverse order. The whole
+ * becomes a message around a gap, whose sizes must add up. */
 static void rewrite(struct fl_bytes message)
 {
     struct fl_pb_reader reader;
     struct fl_pb_field field;
     struct fl_pb_writer writer;
+    uint8_t scratch[16];
     size_t count = 0, again = 0;
 
-    fl_pb_writer_init(&writer, NULL, 0);
+    fl_pb_writer_init(&writer, scratch, sizeof(scratch));
     fl_pb_reader_init(&reader, message);
     while (fl_pb_next(&reader, &field) > 0) {
-        if (field.wire == FL_PB_BYTES)
+        if (field.wire == FL_PB_BYTES && (field.number & 1) != 0)
+            fl_pb_put_lower(&writer, field.number, field.bytes);
+        else if (field.wire == FL_PB_BYTES)
             fl_pb_put_bytes(&writer, field.number, field.bytes);
         else if (field.wire == FL_PB_VARINT)
             fl_pb_put_varint(&writer, field.number, field.value);
@@ -86,6 +90,13 @@ static void rewrite(struct fl_bytes message)
     while (fl_pb_next(&reader, &field) > 0)
         again++;
     must(count == again);
+
+    size_t size = fl_pb_writer_size(&writer);
+    fl_pb_put_gap(&writer, 2, message.n);
+    fl_pb_put_message(&writer, 3, 0);
+    must(fl_pb_writer_suffix(&writer).n == size);
+    must(fl_pb_writer_size(&writer) ==
+         fl_pb_writer_prefix(&writer).n + message.n + fl_pb_writer_suffix(&writer).n);
     fl_pb_writer_fini(&writer);
 }
 

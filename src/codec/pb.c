@@ -103,8 +103,8 @@ static int read_value(struct fl_pb_reader *reader, struct fl_pb_field *field)
     }
 }
 
-/* Behind the start of group `number`: walks to its end. Groups nest, each must end with its own number,
- * and the depth is bounded, so the open numbers fit into an array. */
+/* Behind the start of group `number`: walks to its end. Groups nest, each must end with its own
+ * number, and the depth is bounded, so the open numbers fit into an array. */
 static int skip_group(struct fl_pb_reader *reader, uint32_t number)
 {
     uint32_t open[FL_PB_MAX_DEPTH + 1];
@@ -185,8 +185,8 @@ int fl_pb_scalars_next(struct fl_pb_scalars *scalars, uint64_t *value)
         return 0;
     fl_pb_reader_init(&reader, scalars->left);
     int rc = read_value(&reader, &field);
-    scalars->left = rc < 0 ? (struct fl_bytes){0}
-                           : fl_bytes(reader.p, (size_t)(reader.end - reader.p));
+    scalars->left =
+        rc < 0 ? (struct fl_bytes){0} : fl_bytes(reader.p, (size_t)(reader.end - reader.p));
     if (rc < 0)
         return rc;
     *value = field.value;
@@ -405,8 +405,8 @@ size_t fl_pb_writer_size(const struct fl_pb_writer *writer)
     return (size_t)(writer->end - writer->at) + writer->gap_bytes;
 }
 
-/* Moves `at` back by `n`, growing towards the front. What is written here is ours or was capped when
- * it was read, so memory is not an error. */
+/* Moves `at` back by `n`, growing towards the front. What is written here is ours or was capped
+ * when it was read, so memory is not an error. */
 static uint8_t *make_room(struct fl_pb_writer *writer, size_t n)
 {
     if ((size_t)(writer->at - writer->start) < n) {

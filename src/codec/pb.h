@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Protobuf wire format: reading without copies, checking against a schema, writing back to front.
  *
- * Reading. A message is a view of bytes; fl_pb_next() walks its fields. Length-delimited fields come
- * as views of the input. Groups (wire types 3 and 4) are skipped inside and never shown. What a field
- * means is the caller's business: a known number with another wire type counts as unknown, like in
- * every protobuf runtime.
+ * Reading. A message is a view of bytes; fl_pb_next() walks its fields. Length-delimited fields
+ * come as views of the input. Groups (wire types 3 and 4) are skipped inside and never shown. What
+ * a field means is the caller's business: a known number with another wire type counts as unknown,
+ * like in every protobuf runtime.
  *
- * Checking. fl_pb_check() walks a whole message by a table of rows before anyone looks at it, so that
- * malformed bytes deep inside a part nobody reads are refused all the same: UTF-8 of strings, bounds,
- * wire types, and a depth of at most FL_PB_MAX_DEPTH nested messages and groups.
+ * Checking. fl_pb_check() walks a whole message by a table of rows before anyone looks at it, so
+ * that malformed bytes deep inside a part nobody reads are refused all the same: UTF-8 of strings,
+ * bounds, wire types, and a depth of at most FL_PB_MAX_DEPTH nested messages and groups.
  *
  * Merging. A singular message that occurs twice is merged, and merging is concatenation of the
- * encodings: fl_pb_gather() returns one view, copied into an arena only if there really are several.
+ * encodings: fl_pb_gather() returns one view, copied into an arena only if there really are
+ * several.
  *
  * Writing. Fields are put last to first, so that the length of a message is known when its head is
  * written: no size pass. A field whose bytes follow by reference (a body) is put with
@@ -32,7 +33,8 @@
 #include "base/bytes.h"
 #include "base/error.h"
 
-/* Messages and groups inside the outermost message; the default of the C++, Java and Python runtimes. */
+/* Messages and groups inside the outermost message; the default of the C++, Java and Python
+ * runtimes. */
 #define FL_PB_MAX_DEPTH 100
 #define FL_PB_MAX_FIELD_NUMBER 536870911u /* 2^29 - 1 */
 
@@ -52,21 +54,21 @@ struct fl_pb_reader {
 };
 
 void fl_pb_reader_init(struct fl_pb_reader *reader, struct fl_bytes message);
-/* 1 and the next field; 0 at the end; FL_EPROTO (cut short, varint over 10 bytes or 2^64, field number
- * 0 or too large, wire type 6 or 7, group end without its start) or FL_EDEPTH. After an error the
- * cursor is at the end. */
+/* 1 and the next field; 0 at the end; FL_EPROTO (cut short, varint over 10 bytes or 2^64, field
+ * number 0 or too large, wire type 6 or 7, group end without its start) or FL_EDEPTH. After an
+ * error the cursor is at the end. */
 int fl_pb_next(struct fl_pb_reader *reader, struct fl_pb_field *field);
 
-/* One value of a repeated scalar: packed (FL_PB_BYTES) and unpacked forms alike. `left` starts as the
- * field's bytes for the packed form. 1, 0 at the end, FL_EPROTO. */
+/* One value of a repeated scalar: packed (FL_PB_BYTES) and unpacked forms alike. `left` starts as
+ * the field's bytes for the packed form. 1, 0 at the end, FL_EPROTO. */
 struct fl_pb_scalars {
     struct fl_bytes left;
     uint64_t single;
     uint8_t wire;
     bool has_single;
 };
-/* `wire` is that of one element: FL_PB_VARINT, FL_PB_FIXED32 or FL_PB_FIXED64. A field of a third wire
- * type has no values. */
+/* `wire` is that of one element: FL_PB_VARINT, FL_PB_FIXED32 or FL_PB_FIXED64. A field of a third
+ * wire type has no values. */
 void fl_pb_scalars_init(struct fl_pb_scalars *scalars, const struct fl_pb_field *field,
                         enum fl_pb_wire wire);
 int fl_pb_scalars_next(struct fl_pb_scalars *scalars, uint64_t *value);
@@ -87,14 +89,20 @@ double fl_pb_double(uint64_t value);
 
 /* ---- schema ---- */
 
-enum fl_pb_kind { FL_PB_KIND_VARINT, FL_PB_KIND_FIXED32, FL_PB_KIND_FIXED64, FL_PB_KIND_BYTES,
-                  FL_PB_KIND_STRING, FL_PB_KIND_MESSAGE };
+enum fl_pb_kind {
+    FL_PB_KIND_VARINT,
+    FL_PB_KIND_FIXED32,
+    FL_PB_KIND_FIXED64,
+    FL_PB_KIND_BYTES,
+    FL_PB_KIND_STRING,
+    FL_PB_KIND_MESSAGE
+};
 
 struct fl_pb_row {
     uint32_t number;
-    uint8_t kind;                    /* enum fl_pb_kind */
-    const char *name;                /* as in the .proto, for tests and logs */
-    const struct fl_pb_type *type;   /* of a message */
+    uint8_t kind;                  /* enum fl_pb_kind */
+    const char *name;              /* as in the .proto, for tests and logs */
+    const struct fl_pb_type *type; /* of a message */
 };
 
 /* Rows by ascending number. Map entries are types {1 key, 2 value}. */
@@ -109,20 +117,20 @@ int fl_pb_check(struct fl_bytes message, const struct fl_pb_type *type);
 
 /* ---- lookups in a message that fl_pb_check() has passed ---- */
 
-/* The merged content of singular message field `number`: 1 and a view of the input, or of `arena` if it
- * occurs more than once; 0 if it does not occur; FL_ENOMEM beyond the arena's cap. */
+/* The merged content of singular message field `number`: 1 and a view of the input, or of `arena`
+ * if it occurs more than once; 0 if it does not occur; FL_ENOMEM beyond the arena's cap. */
 int fl_pb_gather(struct fl_arena *arena, struct fl_bytes message, uint32_t number,
                  struct fl_bytes *content);
 
-/* The member of a oneof that stands: the last one seen. Members are the rows of `type` whose number is
- * within [first, last]. 1 and `field` (a message member's bytes merged as above: occurrences after the
- * last other member), 0 if none, FL_ENOMEM. */
+/* The member of a oneof that stands: the last one seen. Members are the rows of `type` whose number
+ * is within [first, last]. 1 and `field` (a message member's bytes merged as above: occurrences
+ * after the last other member), 0 if none, FL_ENOMEM. */
 int fl_pb_gather_oneof(struct fl_arena *arena, struct fl_bytes message,
                        const struct fl_pb_type *type, uint32_t first, uint32_t last,
                        struct fl_pb_field *field);
 
-/* Map field `number` with string keys and message values: the last entry with `key`. 1 and its value
- * (empty if the entry has none), 0 or FL_ENOMEM. */
+/* Map field `number` with string keys and message values: the last entry with `key`. 1 and its
+ * value (empty if the entry has none), 0 or FL_ENOMEM. */
 int fl_pb_map_get(struct fl_arena *arena, struct fl_bytes message, uint32_t number,
                   struct fl_bytes key, struct fl_bytes *value);
 

@@ -35,8 +35,8 @@ void fl_caller_ask(struct fl_caller *caller, struct fl_chain *out, const struct 
                    struct fl_bytes scheme, const struct fl_chain *kept,
                    const struct fl_bytes *subset, size_t subset_count)
 {
-    static const struct fl_extproc_protocol full_duplex = {
-        FL_EXTPROC_BODY_FULL_DUPLEX, FL_EXTPROC_BODY_FULL_DUPLEX, true};
+    static const struct fl_extproc_protocol full_duplex = {FL_EXTPROC_BODY_FULL_DUPLEX,
+                                                           FL_EXTPROC_BODY_FULL_DUPLEX, true};
     const struct fl_field pseudo[] = {
         {FL_BYTES(":method"), head->method},
         {FL_BYTES(":path"), head->target},
@@ -80,7 +80,8 @@ void fl_caller_ask_body(struct fl_caller *caller, struct fl_chain *out, bool is_
     if (caller->state != FL_CALLER_ASKING || caller->is_body_sent)
         return;
     assert(caller->kept != NULL);
-    /* A full chunk waits for one more byte or the end: the last message must be the one that says so. */
+    /* A full chunk waits for one more byte or the end: the last message must be the one that says
+     * so. */
     while (caller->kept->bytes - caller->sent_bytes > FL_CALLER_CHUNK)
         ask_piece(caller, out, FL_CALLER_CHUNK, false);
     if (is_end) {
@@ -103,9 +104,8 @@ static void decide(struct fl_caller *caller)
     bool is_header = !fl_bytes_is_absent(caller->header_destination);
     bool is_metadata = !fl_bytes_is_absent(caller->metadata_destination);
 
-    caller->candidate_count =
-        fl_endpoint_list(is_header ? caller->header_destination : caller->metadata_destination,
-                         caller->candidates);
+    caller->candidate_count = fl_endpoint_list(
+        is_header ? caller->header_destination : caller->metadata_destination, caller->candidates);
     caller->is_destination_conflict =
         is_header && is_metadata &&
         !fl_bytes_eq(caller->header_destination, caller->metadata_destination);
@@ -139,8 +139,7 @@ static int apply_answer(struct fl_caller *caller, struct fl_extproc_response *an
 {
     for (uint32_t i = 0; i < answer->mutation.set_count; i++) {
         const struct fl_extproc_set *set = &answer->mutation.sets[i];
-        if (!set->is_dropped &&
-            fl_bytes_eq_nocase(set->name, FL_BYTES(FL_EXTPROC_DESTINATION)))
+        if (!set->is_dropped && fl_bytes_eq_nocase(set->name, FL_BYTES(FL_EXTPROC_DESTINATION)))
             caller->header_destination =
                 keep_destination(caller, set->value, caller->header_destination);
     }
@@ -303,9 +302,8 @@ static void hear_immediate(struct fl_caller *caller, struct fl_extproc_response 
     struct fl_fields *fields = &caller->immediate_fields;
     bool is_json = false;
 
-    caller->immediate_status = answer->http_status >= 200 && answer->http_status <= 599
-                                   ? (int)answer->http_status
-                                   : 500;
+    caller->immediate_status =
+        answer->http_status >= 200 && answer->http_status <= 599 ? (int)answer->http_status : 500;
     size_t copied = 0;
     for (uint32_t i = 0; i < answer->mutation.set_count; i++) {
         const struct fl_extproc_set *set = &answer->mutation.sets[i];

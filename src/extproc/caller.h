@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The gateway's end of one ext_proc stream: what to tell the picker about a request and its response,
- * and what the picker's answers mean. Bytes only: whoever owns the stream sends what is appended to
- * `out` (framed gRPC messages, body chunks by reference), feeds what arrives, and keeps the deadline.
+/* The gateway's end of one ext_proc stream: what to tell the picker about a request and its
+ * response, and what the picker's answers mean. Bytes only: whoever owns the stream sends what is
+ * appended to `out` (framed gRPC messages, body chunks by reference), feeds what arrives, and keeps
+ * the deadline.
  *
  *    ASKING   --complete answer-->      DECIDED     candidates, mutated fields, new body or none
  *             --immediate_response-->   IMMEDIATE   an answer for the client, to be relayed
  *             --anything unusable-->    FAILED      `rc` says what; the failure mode decides
  *    DECIDED  --immediate_response-->   EVICTED     likewise, but after the request was admitted
  *
- * When an answer is complete (gateway.md 9.4): on the header answer if there is no body or it replaces
- * it whole; on the last streamed piece; on a whole-body change; on a plain body answer only if a
- * destination is known or it is the answer to the last body message, because the lightweight picker of
- * GAIE answers every body message with one, all but the last before its header answer.
+ * When an answer is complete (gateway.md 9.4): on the header answer if there is no body or it
+ * replaces it whole; on the last streamed piece; on a whole-body change; on a plain body answer
+ * only if a destination is known or it is the answer to the last body message, because the
+ * lightweight picker of GAIE answers every body message with one, all but the last before its
+ * header answer.
  *
- * A body that comes back is compared with the kept one as it streams; nothing is stored before the first
- * byte that differs.
+ * A body that comes back is compared with the kept one as it streams; nothing is stored before the
+ * first byte that differs.
  *
  * Pure: no sockets, no clock. Single-threaded. gateway.md 9.2, 9.4, 9.6, 9.8. */
 #ifndef FL_EXTPROC_CALLER_H
@@ -31,10 +33,10 @@
 #include "http/message.h"
 #include "http2/joint.h"
 
-#define FL_CALLER_CHUNK 65536         /* body bytes of one message, both phases */
-#define FL_CALLER_TAIL_BYTES 16384    /* `edges`: how much of the end is told (usage stands there) */
-#define FL_CALLER_TAP_MAX (1u << 20)  /* waiting for a slow picker; then the tap is cut */
-#define FL_CALLER_MARGIN (1u << 20)   /* a message may be the whole body and something around it */
+#define FL_CALLER_CHUNK 65536        /* body bytes of one message, both phases */
+#define FL_CALLER_TAIL_BYTES 16384   /* `edges`: how much of the end is told (usage stands there) */
+#define FL_CALLER_TAP_MAX (1u << 20) /* waiting for a slow picker; then the tap is cut */
+#define FL_CALLER_MARGIN (1u << 20)  /* a message may be the whole body and something around it */
 
 /* eppResponseBody of a rule: gateway.md 9.8 */
 enum fl_caller_tap {
@@ -66,7 +68,7 @@ struct fl_caller {
 
     /* DECIDED */
     char candidates[FL_ENDPOINT_CANDIDATES][FL_ENDPOINT_TEXT];
-    uint32_t candidate_count; /* 0: the picker named nothing usable */
+    uint32_t candidate_count;     /* 0: the picker named nothing usable */
     bool is_destination_conflict; /* header and metadata differ: the header won, to be logged */
     struct fl_mutated mutated;    /* the request's fields; is_changed tells */
     bool is_body_replaced;
@@ -97,7 +99,8 @@ struct fl_caller {
     struct fl_joint joint; /* small chunks of the tail share memory */
 };
 
-/* `arena` is the request's and outlives the caller: what answers bring is copied into it, capped. */
+/* `arena` is the request's and outlives the caller: what answers bring is copied into it, capped.
+ */
 void fl_caller_init(struct fl_caller *caller, const struct fl_caller_config *config,
                     struct fl_arena *arena);
 /* Idempotent. */
@@ -105,14 +108,14 @@ void fl_caller_fini(struct fl_caller *caller);
 
 /* ---- asking ---- */
 
-/* The first message. `head` is the request's (its :scheme is `scheme`), borrowed; its fields outlive the
- * caller. `kept` is the request body's chain, which the owner appends to and does not shorten until the
- * decision; NULL without a body. `subset`: endpoints usable now, never none. */
+/* The first message. `head` is the request's (its :scheme is `scheme`), borrowed; its fields
+ * outlive the caller. `kept` is the request body's chain, which the owner appends to and does not
+ * shorten until the decision; NULL without a body. `subset`: endpoints usable now, never none. */
 void fl_caller_ask(struct fl_caller *caller, struct fl_chain *out, const struct fl_head *head,
                    struct fl_bytes scheme, const struct fl_chain *kept,
                    const struct fl_bytes *subset, size_t subset_count);
-/* The kept body has grown, or (`is_end`) is complete. Sends whole chunks, and the rest at the end; may
- * send nothing. Harmless after the decision. */
+/* The kept body has grown, or (`is_end`) is complete. Sends whole chunks, and the rest at the end;
+ * may send nothing. Harmless after the decision. */
 void fl_caller_ask_body(struct fl_caller *caller, struct fl_chain *out, bool is_end);
 
 /* ---- hearing ---- */
@@ -131,8 +134,8 @@ void fl_caller_tell_body(struct fl_caller *caller, struct fl_chain *out, struct 
                          size_t waiting_bytes);
 /* Memory is short: nothing more of the body is told. */
 void fl_caller_cut_tap(struct fl_caller *caller);
-/* The response is complete: what is left of the tap, then the end message, exactly once. For an abort,
- * reset the stream instead. */
+/* The response is complete: what is left of the tap, then the end message, exactly once. For an
+ * abort, reset the stream instead. */
 void fl_caller_tell_end(struct fl_caller *caller, struct fl_chain *out, size_t waiting_bytes);
 
 #endif

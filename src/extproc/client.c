@@ -13,16 +13,16 @@ struct fl_extproc_peer {
     struct fl_web_pool *pool;
     struct fl_web_target target;
     char *server_name, *authority, *user_agent;
-    uint32_t refs; /* the owner's and one for each call */
+    uint32_t refs;          /* the owner's and one for each call */
     uint64_t down_until_ms; /* a dial failed: until then questions fail at once */
-    uint32_t silent; /* deadlines in a row without a frame */
+    uint32_t silent;        /* deadlines in a row without a frame */
     struct fl_extproc_peer_figures figures;
 };
 
 enum call_state {
-    CALL_ASKING,   /* the decision is owed */
-    CALL_DECIDED,  /* it was given; the owner holds the call */
-    CALL_LEAVING,  /* the owner let go; the stream may finish by itself */
+    CALL_ASKING,  /* the decision is owed */
+    CALL_DECIDED, /* it was given; the owner holds the call */
+    CALL_LEAVING, /* the owner let go; the stream may finish by itself */
 };
 
 struct fl_extproc_call {
@@ -34,7 +34,7 @@ struct fl_extproc_call {
     struct fl_caller caller;
     struct fl_exchange *x; /* NULL: no stream (any more) */
     struct fl_grpc_reader reader;
-    struct fl_timer timer; /* the deadline; later the wait for the picker's end */
+    struct fl_timer timer;    /* the deadline; later the wait for the picker's end */
     struct fl_deferred later; /* a decision made inside a command */
     const struct fl_head *reply;
     int grpc_status;
@@ -95,8 +95,8 @@ void fl_extproc_peer_figures(const struct fl_extproc_peer *peer,
     *figures = peer->figures;
 }
 
-/* gateway.md 9.1: right after a failed dial a question fails at once; later it dials itself. Questions that
- * come during a dial share it. */
+/* gateway.md 9.1: right after a failed dial a question fails at once; later it dials itself.
+ * Questions that come during a dial share it. */
 static bool may_dial(const struct fl_extproc_peer *peer)
 {
     return fl_loop_now_ms(peer->loop) >= peer->down_until_ms;

@@ -1,22 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ext_proc as a client: one question to a picker over a pool's HTTP/2 connection, and the telling of the
- * response afterwards. What is said and heard stands in caller.h; here are stream, deadline, retry and the
- * picker's health as a peer.
+/* ext_proc as a client: one question to a picker over a pool's HTTP/2 connection, and the telling
+ * of the response afterwards. What is said and heard stands in caller.h; here are stream, deadline,
+ * retry and the picker's health as a peer.
  *
  *   open() -> [body() ...] -> on_decision (once) -> tell_head(), tell_body() ..., tell_end()
  *                             caller->state tells      or cancel() at any time
  *
- * Deadline: `timeout_ms` from the moment the last byte of the request is there (open() without a body,
- * body() with is_end); it covers dialling, sending and waiting. Expired: state FAILED, rc FL_ETIMEOUT, and
- * the stream is reset.
- * Retry: a stream that the peer never processed (GOAWAY, REFUSED_STREAM) is asked again, once.
- * Dial failures: for FL_EXTPROC_REDIAL_MS after one, questions fail at once; the next one dials again.
- * Dead peer: after FL_EXTPROC_SILENT_MAX questions in a row that ended at the deadline without a frame, the
- * connection is given up.
+ * Deadline: `timeout_ms` from the moment the last byte of the request is there (open() without a
+ * body, body() with is_end); it covers dialling, sending and waiting. Expired: state FAILED, rc
+ * FL_ETIMEOUT, and the stream is reset. Retry: a stream that the peer never processed (GOAWAY,
+ * REFUSED_STREAM) is asked again, once. Dial failures: for FL_EXTPROC_REDIAL_MS after one,
+ * questions fail at once; the next one dials again. Dead peer: after FL_EXTPROC_SILENT_MAX
+ * questions in a row that ended at the deadline without a frame, the connection is given up.
  *
- * End: the owner calls exactly one of fl_extproc_call_end() and fl_extproc_call_cancel(), in whatever state;
- * the pointer is dead then and no callback comes any more. After end() the stream lingers on its own for
- * FL_EXTPROC_FINISH_MS.
+ * End: the owner calls exactly one of fl_extproc_call_end() and fl_extproc_call_cancel(), in
+ * whatever state; the pointer is dead then and no callback comes any more. After end() the stream
+ * lingers on its own for FL_EXTPROC_FINISH_MS.
  *
  * Callbacks come from the loop, never from inside a call. Single loop. gateway.md 9.1, 9.2, 9.8. */
 #ifndef FL_EXTPROC_CLIENT_H
@@ -66,10 +65,10 @@ struct fl_extproc_call_ops {
 
 struct fl_extproc_question {
     struct fl_caller_config caller;
-    const struct fl_head *head;   /* its fields and `arena` live until end() or cancel() */
-    struct fl_bytes scheme;       /* of the client's request */
-    struct fl_arena *arena;       /* what answers bring is copied there */
-    const struct fl_chain *kept;  /* NULL: no body. See fl_caller_ask() */
+    const struct fl_head *head;    /* its fields and `arena` live until end() or cancel() */
+    struct fl_bytes scheme;        /* of the client's request */
+    struct fl_arena *arena;        /* what answers bring is copied there */
+    const struct fl_chain *kept;   /* NULL: no body. See fl_caller_ask() */
     const struct fl_bytes *subset; /* live until the decision (a retry sends them again) */
     size_t subset_count;
     uint64_t timeout_ms;
@@ -93,8 +92,8 @@ void fl_extproc_call_tell_head(struct fl_extproc_call *call, int status,
 void fl_extproc_call_tell_body(struct fl_extproc_call *call, struct fl_slice slice);
 /* Memory is short: the rest of the body is not told. */
 void fl_extproc_call_cut_tap(struct fl_extproc_call *call);
-/* The response is complete (if a head was told): says so, half-closes, lets the picker finish. Also ends a
- * call whose answer was an immediate response or a failure. */
+/* The response is complete (if a head was told): says so, half-closes, lets the picker finish. Also
+ * ends a call whose answer was an immediate response or a failure. */
 void fl_extproc_call_end(struct fl_extproc_call *call);
 /* Resets the stream with CANCEL at once: client or endpoint gone, no usable endpoint, abort. */
 void fl_extproc_call_cancel(struct fl_extproc_call *call);

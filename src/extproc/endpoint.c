@@ -38,8 +38,7 @@ bool fl_endpoint_canonical(struct fl_bytes text, char out[FL_ENDPOINT_TEXT])
     uint16_t port;
     bool is_v6;
 
-    if (!split_port(text, &host, &port, &is_v6) ||
-        !fl_bytes_to_cstr(host, plain, sizeof(plain)))
+    if (!split_port(text, &host, &port, &is_v6) || !fl_bytes_to_cstr(host, plain, sizeof(plain)))
         return false;
     int family = is_v6 ? AF_INET6 : AF_INET;
     if (inet_pton(family, plain, address) != 1 ||
@@ -49,8 +48,7 @@ bool fl_endpoint_canonical(struct fl_bytes text, char out[FL_ENDPOINT_TEXT])
     return n > 0 && n < FL_ENDPOINT_TEXT;
 }
 
-uint32_t fl_endpoint_list(struct fl_bytes list,
-                          char out[FL_ENDPOINT_CANDIDATES][FL_ENDPOINT_TEXT])
+uint32_t fl_endpoint_list(struct fl_bytes list, char out[FL_ENDPOINT_CANDIDATES][FL_ENDPOINT_TEXT])
 {
     struct fl_bytes item;
     uint32_t count = 0;

@@ -17,7 +17,10 @@ struct row {
     unsigned flags;
 };
 
-#define ROW(text, bits) {{(const uint8_t *)(text), sizeof(text) - 1}, bits}
+#define ROW(text, bits)                                                                            \
+    {                                                                                              \
+        {(const uint8_t *)(text), sizeof(text) - 1}, bits                                          \
+    }
 
 /* epp.md 5.1 and 5.2 (the six names first), gaie.md 7, gateway.md 9.4 */
 static const struct row rows[] = {

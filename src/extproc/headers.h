@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The header names that ext_proc endpoints treat specially, as one table: which a client must not use
- * to steer requests, which a picker takes off the forwarded request, and which a gateway strips before
- * it asks. epp.md 5.1, 5.2; gaie.md 7; gateway.md 9.4. Pure. */
+/* The header names that ext_proc endpoints treat specially, as one table: which a client must not
+ * use to steer requests, which a picker takes off the forwarded request, and which a gateway strips
+ * before it asks. epp.md 5.1, 5.2; gaie.md 7; gateway.md 9.4. Pure. */
 #ifndef FL_EXTPROC_HEADERS_H
 #define FL_EXTPROC_HEADERS_H
 
@@ -31,7 +31,8 @@ bool fl_extproc_is_request_id(struct fl_bytes id);
 /* Metadata headers (epp.md 7.5). */
 #define FL_EXTPROC_METADATA_MAX 64
 #define FL_EXTPROC_METADATA_MAX_BYTES 65536 /* keys and values */
-/* 0, or FL_EMETADATA_LARGE. Repeated keys count once; `authorization` and bearer values not at all. */
+/* 0, or FL_EMETADATA_LARGE. Repeated keys count once; `authorization` and bearer values not at all.
+ */
 int fl_extproc_check_metadata(const struct fl_fields *fields, struct fl_bytes prefix);
 
 #endif

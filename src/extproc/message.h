@@ -3,11 +3,11 @@
  *
  *   proxy  -- ProcessingRequest -->  picker        proxy  <-- ProcessingResponse --  picker
  *
- * Reading takes a gRPC message (a chain of slices) and gives a view: names, values and metadata point
- * into the message, which the view keeps. A body is never copied: `body` holds references to the
- * message's own chunks, also when the message lies in many of them. Every message is checked whole
- * (codec/pb.h) before a view is given; header names or values with a NUL are dropped and counted
- * (dependencies.md 4.1).
+ * Reading takes a gRPC message (a chain of slices) and gives a view: names, values and metadata
+ * point into the message, which the view keeps. A body is never copied: `body` holds references to
+ * the message's own chunks, also when the message lies in many of them. Every message is checked
+ * whole (codec/pb.h) before a view is given; header names or values with a NUL are dropped and
+ * counted (dependencies.md 4.1).
  *
  * Writing appends one framed gRPC message to a chain: prefix and head in one small slice, then
  * references to the body's chunks, then what follows the body.
@@ -27,8 +27,8 @@
 
 #define FL_EXTPROC_PATH "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 
-/* Headers, set_headers or remove_headers of one message; one wire byte pair would otherwise cost a row
- * of 32 bytes or more. Envoy stops at 100 headers by default. Beyond: FL_ELIMIT. */
+/* Headers, set_headers or remove_headers of one message; one wire byte pair would otherwise cost a
+ * row of 32 bytes or more. Envoy stops at 100 headers by default. Beyond: FL_ELIMIT. */
 #define FL_EXTPROC_MAX_HEADERS 1024
 /* Entries of a subset hint: several times the largest pool. Beyond: FL_ELIMIT. */
 #define FL_EXTPROC_MAX_SUBSET 8192
@@ -75,12 +75,13 @@ struct fl_extproc_protocol {
 
 struct fl_extproc_request {
     enum fl_extproc_kind kind;
-    struct fl_fields headers;  /* headers or trailers: raw_value if not empty, else value; in order */
-    uint32_t dropped_headers;  /* held a NUL */
-    bool end_of_stream;        /* of headers or body */
-    struct fl_chain body;      /* of a body message: references */
+    struct fl_fields
+        headers; /* headers or trailers: raw_value if not empty, else value; in order */
+    uint32_t dropped_headers; /* held a NUL */
+    bool end_of_stream;       /* of headers or body */
+    struct fl_chain body;     /* of a body message: references */
     bool has_metadata;
-    struct fl_bytes metadata;  /* Metadata in wire form, a view */
+    struct fl_bytes metadata; /* Metadata in wire form, a view */
     bool observability_mode;
     bool has_protocol;
     struct fl_extproc_protocol protocol;
@@ -89,8 +90,9 @@ struct fl_extproc_request {
     struct fl_arena arena;
 };
 
-/* Reads one message, emptying `message` (also on failure). `request` is zeroed or was finished; it is
- * empty after a failure. 0; FL_EPROTO or FL_EDEPTH: gRPC status 3; FL_ELIMIT, FL_ENOMEM: status 8. */
+/* Reads one message, emptying `message` (also on failure). `request` is zeroed or was finished; it
+ * is empty after a failure. 0; FL_EPROTO or FL_EDEPTH: gRPC status 3; FL_ELIMIT, FL_ENOMEM:
+ * status 8. */
 int fl_extproc_request_read(struct fl_extproc_request *request, struct fl_chain *message);
 /* Idempotent. */
 void fl_extproc_request_fini(struct fl_extproc_request *request);
@@ -112,8 +114,9 @@ struct fl_extproc_request_out {
     const struct fl_extproc_protocol *protocol;
 };
 
-/* Appends the framed message to `out`. Names go out in lower case; fields whose name is hop-by-hop or
- * listed by Connection are left out of request headers, and `host`, which :authority stands for. */
+/* Appends the framed message to `out`. Names go out in lower case; fields whose name is hop-by-hop
+ * or listed by Connection are left out of request headers, and `host`, which :authority stands for.
+ */
 void fl_extproc_request_write(struct fl_chain *out, const struct fl_extproc_request_out *what);
 
 /* ---- ProcessingResponse ---- */
@@ -127,11 +130,11 @@ enum fl_extproc_append_action {
 
 struct fl_extproc_set {
     struct fl_bytes name, value;
-    int32_t action;   /* enum fl_extproc_append_action, or anything */
-    bool has_append;  /* the deprecated wrapper was there... */
-    bool append;      /* ...with this value */
+    int32_t action;  /* enum fl_extproc_append_action, or anything */
+    bool has_append; /* the deprecated wrapper was there... */
+    bool append;     /* ...with this value */
     bool keep_empty;
-    bool is_dropped;  /* name or value held a NUL */
+    bool is_dropped; /* name or value held a NUL */
 };
 
 struct fl_extproc_mutation {
@@ -145,7 +148,7 @@ enum fl_extproc_body_change {
     FL_EXTPROC_BODY_KEPT,     /* no body mutation */
     FL_EXTPROC_BODY_REPLACED, /* `body` is the whole body */
     FL_EXTPROC_BODY_CLEARED,
-    FL_EXTPROC_BODY_PIECE,    /* streamed_response: `body` is its next piece */
+    FL_EXTPROC_BODY_PIECE, /* streamed_response: `body` is its next piece */
 };
 
 struct fl_extproc_response {
@@ -191,17 +194,20 @@ void fl_extproc_response_write(struct fl_chain *out, const struct fl_extproc_res
 /* ---- the values in metadata ---- */
 
 struct fl_extproc_subset {
-    bool is_present;    /* the key is there: only what is listed is a candidate, also if that is nothing */
-    bool is_wrong_type; /* neither string nor list: no candidates, and worth a warning (gaie.md 2.1) */
-    struct fl_bytes *items; /* `ip`, `ip:port`, `[v6]:port`, trimmed, not empty, otherwise unchecked */
+    bool is_present;    /* the key is there: only what is listed is a candidate, also if that is
+                           nothing */
+    bool is_wrong_type; /* neither string nor list: no candidates, and worth a warning (gaie.md 2.1)
+                         */
+    struct fl_bytes
+        *items; /* `ip`, `ip:port`, `[v6]:port`, trimmed, not empty, otherwise unchecked */
     uint32_t count;
 };
 
 /* `metadata` is that of a request view. 0 (is_present tells), FL_ELIMIT, FL_ENOMEM. */
 int fl_extproc_read_subset(struct fl_bytes metadata, struct fl_arena *arena,
                            struct fl_extproc_subset *subset);
-/* The served endpoint: last non-empty item of the string's comma list, or last non-empty string of the
- * list (epp.md 5.4); absent if there is none. */
+/* The served endpoint: last non-empty item of the string's comma list, or last non-empty string of
+ * the list (epp.md 5.4); absent if there is none. */
 int fl_extproc_read_served(struct fl_bytes metadata, struct fl_arena *arena,
                            struct fl_bytes *endpoint);
 /* dynamic_metadata["envoy.lb"][FL_EXTPROC_DESTINATION] if it is a string, else absent. */

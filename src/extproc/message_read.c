@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading. A message in one slice is viewed where it lies. One in several slices is either small and
- * copied together, or a body message: then the body is cut out by reference and only what surrounds it
- * is copied.
+/* Reading. A message in one slice is viewed where it lies. One in several slices is either small
+ * and copied together, or a body message: then the body is cut out by reference and only what
+ * surrounds it is copied.
  *
  *   message in chunks:  [tag len [tag len | body ......... body ... | eos ]| metadata ]
  *   what is parsed:     [tag len'[tag 0   |                         | eos ]| metadata ]
@@ -24,8 +24,8 @@
 
 /* Levels of messages around the body of an answer. */
 #define PATH_MAX_LEVELS 5
-/* Around a cut body: end_of_stream and the metadata that Envoy repeats on each message. More is copied
- * together with the body. */
+/* Around a cut body: end_of_stream and the metadata that Envoy repeats on each message. More is
+ * copied together with the body. */
 #define TAIL_MAX_BYTES 16384
 
 /* ---- what a field handler needs; one walk for all messages ---- */
@@ -46,7 +46,6 @@ static int walk(struct fl_bytes message, on_field_fn *on_field, void *view)
     }
     return rc;
 }
-
 
 /* ---- headers, both ways ---- */
 
@@ -173,7 +172,8 @@ static int on_protocol(void *view, const struct fl_pb_field *field)
     return 0;
 }
 
-/* A member of the oneof was seen: another one that stood before is forgotten, the same one merges. */
+/* A member of the oneof was seen: another one that stood before is forgotten, the same one merges.
+ */
 static void choose_request(struct request_view *v, enum fl_extproc_kind kind)
 {
     struct fl_extproc_request *request = v->request;
@@ -295,8 +295,8 @@ static int add_set(struct fl_extproc_response *response, struct fl_bytes content
     set.name = fl_bytes_is_absent(option.header.key) ? FL_BYTES("") : option.header.key;
     set.value = value_of(&option.header);
     set.is_dropped = has_nul(&option.header);
-    mutation->sets = grow(&response->arena, mutation->sets, mutation->set_count,
-                          &mutation->set_cap, sizeof(set));
+    mutation->sets = grow(&response->arena, mutation->sets, mutation->set_count, &mutation->set_cap,
+                          sizeof(set));
     mutation->sets[mutation->set_count++] = set;
     return 0;
 }
@@ -501,12 +501,13 @@ static bool read_chain_varint(const struct fl_chain *chain, size_t *offset, uint
 }
 
 struct cut {
-    size_t offset, n;               /* of the body in the message */
-    size_t ends[PATH_MAX_LEVELS];   /* of the content of each level; the last is the body's */
+    size_t offset, n;             /* of the body in the message */
+    size_t ends[PATH_MAX_LEVELS]; /* of the content of each level; the last is the body's */
     unsigned levels;
 };
 
-/* True if the message begins with length-delimited fields `numbers`, each first inside the one before. */
+/* True if the message begins with length-delimited fields `numbers`, each first inside the one
+ * before. */
 static bool find_body(const struct fl_chain *message, const uint8_t *numbers, struct cut *cut)
 {
     size_t at = 0, end = message->bytes;
@@ -533,7 +534,8 @@ static void write_around(struct fl_pb_writer *writer, const struct fl_chain *mes
     size_t marks[PATH_MAX_LEVELS];
     size_t end = message->bytes;
 
-    /* Back to front: what follows level 0, the mark of level 0, what follows level 1 inside it, ... */
+    /* Back to front: what follows level 0, the mark of level 0, what follows level 1 inside it, ...
+     */
     for (unsigned i = 0; i < cut->levels; i++) {
         size_t n = end - cut->ends[i];
         fl_chain_copy_out(message, cut->ends[i], tail, n);
@@ -556,7 +558,8 @@ static const uint8_t response_paths[][PATH_MAX_LEVELS + 1] = {
     {3, 1, 3, 1},    /* request_body.response.body_mutation.body */
 };
 
-/* 1: `small` holds the message around its body and `cut` says where that is; 0: not of that shape. */
+/* 1: `small` holds the message around its body and `cut` says where that is; 0: not of that shape.
+ */
 static int cut_body(const struct fl_chain *message, const uint8_t (*paths)[PATH_MAX_LEVELS + 1],
                     size_t path_count, struct fl_slice *small, struct cut *cut)
 {
@@ -577,8 +580,8 @@ static int cut_body(const struct fl_chain *message, const uint8_t (*paths)[PATH_
     return 0;
 }
 
-/* True if the body that stands is the one that was cut out. A later one may have replaced it; then the
- * message must be read whole. */
+/* True if the body that stands is the one that was cut out. A later one may have replaced it; then
+ * the message must be read whole. */
 static bool is_cut_body(const struct fl_chain *message, const struct cut *cut,
                         struct fl_slice small, struct fl_bytes body)
 {

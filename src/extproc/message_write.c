@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing, back to front (codec/pb.h): fields of a message are put in descending order, so that they
- * stand ascending on the wire and equal the worked bytes of gaie.md 1.4. */
+/* Writing, back to front (codec/pb.h): fields of a message are put in descending order, so that
+ * they stand ascending on the wire and equal the worked bytes of gaie.md 1.4. */
 #include <assert.h>
 #include <stdint.h>
 
@@ -11,16 +11,17 @@
 
 #define SCRATCH_BYTES 2048 /* a usual header message; larger ones go to the heap */
 
-/* Field of the oneof for each kind, by direction: 2..7 in requests, 1..7 in answers (gaie.md 1.3). */
+/* Field of the oneof for each kind, by direction: 2..7 in requests, 1..7 in answers (gaie.md 1.3).
+ */
 static const uint8_t request_number[FL_EXTPROC_KIND_COUNT] = {
     [FL_EXTPROC_REQUEST_HEADERS] = 2,  [FL_EXTPROC_RESPONSE_HEADERS] = 3,
     [FL_EXTPROC_REQUEST_BODY] = 4,     [FL_EXTPROC_RESPONSE_BODY] = 5,
     [FL_EXTPROC_REQUEST_TRAILERS] = 6, [FL_EXTPROC_RESPONSE_TRAILERS] = 7,
 };
 static const uint8_t response_number[FL_EXTPROC_KIND_COUNT] = {
-    [FL_EXTPROC_REQUEST_HEADERS] = 1,   [FL_EXTPROC_RESPONSE_HEADERS] = 2,
-    [FL_EXTPROC_REQUEST_BODY] = 3,      [FL_EXTPROC_RESPONSE_BODY] = 4,
-    [FL_EXTPROC_REQUEST_TRAILERS] = 5,  [FL_EXTPROC_RESPONSE_TRAILERS] = 6,
+    [FL_EXTPROC_REQUEST_HEADERS] = 1,  [FL_EXTPROC_RESPONSE_HEADERS] = 2,
+    [FL_EXTPROC_REQUEST_BODY] = 3,     [FL_EXTPROC_RESPONSE_BODY] = 4,
+    [FL_EXTPROC_REQUEST_TRAILERS] = 5, [FL_EXTPROC_RESPONSE_TRAILERS] = 6,
     [FL_EXTPROC_IMMEDIATE] = 7,
 };
 
@@ -206,7 +207,8 @@ static void put_body_change(struct fl_pb_writer *writer, const struct fl_extproc
     case FL_EXTPROC_BODY_KEPT:
         return;
     case FL_EXTPROC_BODY_REPLACED:
-        fl_pb_put_gap(writer, 1, what->body_bytes); /* a member of a oneof: written also when empty */
+        fl_pb_put_gap(writer, 1,
+                      what->body_bytes); /* a member of a oneof: written also when empty */
         break;
     case FL_EXTPROC_BODY_CLEARED:
         fl_pb_put_varint(writer, 2, 1);

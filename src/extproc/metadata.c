@@ -19,7 +19,8 @@ static int read_value(struct fl_arena *arena, struct fl_bytes value, struct fl_p
     return fl_pb_gather_oneof(arena, value, &fl_extproc_value_type, VALUE_NULL, VALUE_LIST, member);
 }
 
-/* fields[key] of a Struct: 1, 0 or an error. A key whose Value has no member is there, as number 0. */
+/* fields[key] of a Struct: 1, 0 or an error. A key whose Value has no member is there, as number 0.
+ */
 static int struct_get(struct fl_arena *arena, struct fl_bytes fields, struct fl_bytes key,
                       struct fl_pb_field *member)
 {

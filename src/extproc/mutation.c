@@ -145,8 +145,9 @@ static int apply_set(struct fl_mutated *mutated, const struct fl_extproc_set *se
     return 0;
 }
 
-/* Pickers that hand every request header back name a repeated one as often as it stands there. Taken
- * literally the last line would replace all; it is an echo if the values are those there, in order. */
+/* Pickers that hand every request header back name a repeated one as often as it stands there.
+ * Taken literally the last line would replace all; it is an echo if the values are those there, in
+ * order. */
 static bool is_echo_of_lines(const struct fl_fields *fields,
                              const struct fl_extproc_mutation *mutation, struct fl_bytes name)
 {

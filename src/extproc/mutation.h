@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Applying a picker's header mutation to a request's fields, with the gateway's rules (gateway.md 9.4):
- * removals first, then sets in order; framing, hop-by-hop and pseudo names are left alone; an echo of
- * what is there changes nothing, repeated lines included. Pure. */
+/* Applying a picker's header mutation to a request's fields, with the gateway's rules
+ * (gateway.md 9.4): removals first, then sets in order; framing, hop-by-hop and pseudo names are
+ * left alone; an echo of what is there changes nothing, repeated lines included. Pure. */
 #ifndef FL_EXTPROC_MUTATION_H
 #define FL_EXTPROC_MUTATION_H
 
@@ -10,8 +10,8 @@
 #include "extproc/message.h"
 #include "http/message.h"
 
-/* What pickers may add to one request in all: names and values copied. A few headers of some hundred
- * bytes are usual; the head a listener accepts is 64 KiB. */
+/* What pickers may add to one request in all: names and values copied. A few headers of some
+ * hundred bytes are usual; the head a listener accepts is 64 KiB. */
 #define FL_MUTATION_MAX_BYTES (256u << 10)
 #define FL_MUTATION_MAX_FIELDS 512 /* of the result; a listener accepts 200 */
 
@@ -30,8 +30,8 @@ void fl_mutated_init(struct fl_mutated *mutated, const struct fl_fields *origina
 /* 0, or FL_ELIMIT. */
 int fl_mutated_apply(struct fl_mutated *mutated, const struct fl_extproc_mutation *mutation);
 
-/* True for a header a picker may set on a client's answer: a token that is not framing, hop-by-hop or
- * pseudo, and a value without CR, LF, NUL. */
+/* True for a header a picker may set on a client's answer: a token that is not framing, hop-by-hop
+ * or pseudo, and a value without CR, LF, NUL. */
 bool fl_mutation_may_set(const struct fl_extproc_set *set);
 
 #endif

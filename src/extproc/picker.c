@@ -34,8 +34,9 @@ static void warn_once(struct fl_picker *picker, enum warning warning)
 {
     static const char *const texts[WARNING_COUNT] = {
         [WARN_NOT_WITHOUT_WAITING] =
-            "protocol_config: send_body_without_waiting_for_header_response is false in full duplex",
-        [WARN_BUFFERED_RESPONSE] = "response_body_mode BUFFERED delays streamed answers to their end",
+            "send_body_without_waiting_for_header_response is false in full duplex",
+        [WARN_BUFFERED_RESPONSE] =
+            "response_body_mode BUFFERED delays streamed answers to their end",
         [WARN_BODY_AFTER_END] = "body message after the end of the body ignored",
         [WARN_EMPTY_MESSAGE] = "message without content ignored",
         [WARN_HEADERS_TWICE] = "second headers message ignored",
@@ -253,7 +254,8 @@ static void push_decision(struct fl_picker *picker, const struct fl_picker_decis
                              is_on_body ? FL_EXTPROC_REQUEST_BODY : FL_EXTPROC_REQUEST_HEADERS,
                              decision, picker->carried, minted);
     if (picker->question.has_body && !is_on_body) {
-        /* A body that trailers end carries no end of its own, and needs no message if it is empty. */
+        /* A body that trailers end carries no end of its own, and needs no message if it is empty.
+         */
         if (picker->is_body_end || picker->body.bytes > 0)
             push_body(picker, FL_EXTPROC_REQUEST_BODY, &picker->body, picker->is_body_end);
     }
@@ -325,7 +327,8 @@ static void on_request_headers(struct fl_picker *picker, struct fl_extproc_reque
     if (picker->headers.end_of_stream)
         start_pick(picker, false);
     else if (is_buffered_request(picker))
-        push_empty_answer(picker, FL_EXTPROC_REQUEST_HEADERS); /* the proxy holds the body until then */
+        push_empty_answer(picker,
+                          FL_EXTPROC_REQUEST_HEADERS); /* the proxy holds the body until then */
 }
 
 static void on_request_body(struct fl_picker *picker, struct fl_extproc_request *message)
@@ -373,8 +376,9 @@ static void on_request_trailers(struct fl_picker *picker, struct fl_extproc_requ
         push_empty_answer(picker, FL_EXTPROC_REQUEST_TRAILERS);
         return;
     default:
-        fl_picker_end(picker, FL_GRPC_FAILED_PRECONDITION,
-                      "request_trailers came without request_headers: set request_header_mode SEND");
+        fl_picker_end(
+            picker, FL_GRPC_FAILED_PRECONDITION,
+            "request_trailers came without request_headers: set request_header_mode SEND");
     }
 }
 
@@ -474,8 +478,8 @@ static void observe(struct fl_picker *picker)
     leave_request(picker, FL_PICKER_OBSERVING);
 }
 
-/* Each message's metadata replaces the one before, but a hint stands until another one comes: a proxy
- * that repeats other namespaces alone must not open the whole pool. */
+/* Each message's metadata replaces the one before, but a hint stands until another one comes: a
+ * proxy that repeats other namespaces alone must not open the whole pool. */
 static void keep_hint(struct fl_picker *picker, struct fl_extproc_request *message)
 {
     struct fl_extproc_subset subset;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The picker's end of one ext_proc stream: proxy's messages in, our answers out, in the only order a
- * proxy accepts. Knows the protocol, not how endpoints are chosen: that is asked of the owner.
+/* The picker's end of one ext_proc stream: proxy's messages in, our answers out, in the only order
+ * a proxy accepts. Knows the protocol, not how endpoints are chosen: that is asked of the owner.
  *
  *    message --> feed() --> on_pick(question) ... answer() or fail() --> next() --> framed message
  *                           on_first_token, on_response_body, on_response_end
@@ -11,21 +11,22 @@
  *                      request_trailers              PICKING (they end the body)
  *    PICKING           (owner: answer)               ANSWERED
  *                      (owner: fail)                 ENDING
- *    any of these      response_headers              RESPONSE: somebody else answered; pick cancelled
- *    ANSWERED          response_headers, _body       RESPONSE
- *    any of the above  observability_mode            OBSERVING: nothing is ever sent, nothing picked
- *    any               half-close, malformed, ...    ENDING: what is queued goes out, then the status
- *    ENDING            queue empty                   ENDED
+ *    any of these      response_headers              RESPONSE: somebody else answered; pick
+ * cancelled ANSWERED          response_headers, _body       RESPONSE any of the above
+ * observability_mode            OBSERVING: nothing is ever sent, nothing picked any half-close,
+ * malformed, ...    ENDING: what is queued goes out, then the status ENDING            queue empty
+ * ENDED
  *
  * Full duplex: the header answer waits for the whole body; then the body is echoed in pieces of
  * FL_EXTPROC_CHUNK, cut from the kept chain only as next() is called. BUFFERED: the headers are
  * answered at once with nothing, and everything goes out with the answer to the single body.
  *
- * Back-pressure: while fl_picker_is_full() nothing may be fed; the caller leaves messages unread, which
- * closes the stream's window. Response bodies are echoed by reference.
+ * Back-pressure: while fl_picker_is_full() nothing may be fed; the caller leaves messages unread,
+ * which closes the stream's window. Response bodies are echoed by reference.
  *
- * No sockets, no clock. Callbacks are called from inside feed() and half_close(), on_pick last; the owner
- * may call answer() or fail() from inside it, or later. Single-threaded. epp.md 4, 5, 6; gaie.md 1.6, 3. */
+ * No sockets, no clock. Callbacks are called from inside feed() and half_close(), on_pick last; the
+ * owner may call answer() or fail() from inside it, or later. Single-threaded. epp.md 4, 5, 6;
+ * gaie.md 1.6, 3. */
 #ifndef FL_EXTPROC_PICKER_H
 #define FL_EXTPROC_PICKER_H
 
@@ -111,14 +112,14 @@ struct fl_picker {
     enum fl_picker_state state;
     struct fl_extproc_protocol protocol;
     bool has_protocol;
-    bool is_routed;            /* an endpoint was answered */
-    bool has_trailers;         /* request trailers await their answer */
-    bool is_body_end;          /* the request's end came with a body message */
+    bool is_routed;    /* an endpoint was answered */
+    bool has_trailers; /* request trailers await their answer */
+    bool is_body_end;  /* the request's end came with a body message */
     bool has_first_token, is_response_complete;
     bool is_id_minted;
-    int response_status;       /* of a routed request; 0: none yet */
-    uint32_t carried;          /* control headers of the request */
-    uint32_t warned;           /* kinds already told */
+    int response_status; /* of a routed request; 0: none yet */
+    uint32_t carried;    /* control headers of the request */
+    uint32_t warned;     /* kinds already told */
     /* until the pick is over */
     struct fl_extproc_request headers; /* the header message */
     struct fl_extproc_request hint;    /* a later message that brought the standing subset hint */

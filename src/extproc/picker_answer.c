@@ -43,8 +43,8 @@ static const struct {
     int code;
     const char *reason;
 } dropped_reasons[] = {
-    {FL_EOVERLOADED, "rejected-saturated"},        {FL_EQUEUE_REJECTED, "rejected-saturated"},
-    {FL_ENO_ENDPOINTS, "rejected-no-endpoints"},   {FL_EDEADLINE, "rejected-ttl-expired"},
+    {FL_EOVERLOADED, "rejected-saturated"},      {FL_EQUEUE_REJECTED, "rejected-saturated"},
+    {FL_ENO_ENDPOINTS, "rejected-no-endpoints"}, {FL_EDEADLINE, "rejected-ttl-expired"},
     {FL_EDRAINING, "rejected-shutting-down"},
 };
 
@@ -107,8 +107,7 @@ void fl_picker_write_immediate(struct fl_chain *out, int code, uint32_t retry_af
     size_t set_count = 0;
     char seconds[16];
 
-    sets[set_count++] =
-        (struct fl_field){FL_BYTES("content-type"), FL_BYTES("application/json")};
+    sets[set_count++] = (struct fl_field){FL_BYTES("content-type"), FL_BYTES("application/json")};
     if (wants_retry_after(row)) {
         snprintf(seconds, sizeof(seconds), "%" PRIu32, retry_after_s > 0 ? retry_after_s : 1);
         sets[set_count++] = (struct fl_field){FL_BYTES("retry-after"), fl_bytes_of(seconds)};
@@ -116,8 +115,8 @@ void fl_picker_write_immediate(struct fl_chain *out, int code, uint32_t retry_af
     if (request_id.n > 0)
         sets[set_count++] = (struct fl_field){FL_BYTES("x-request-id"), request_id};
     if (reason != NULL)
-        sets[set_count++] = (struct fl_field){FL_BYTES("x-llm-d-request-dropped-reason"),
-                                              fl_bytes_of(reason)};
+        sets[set_count++] =
+            (struct fl_field){FL_BYTES("x-llm-d-request-dropped-reason"), fl_bytes_of(reason)};
     write_body(&body, row);
     struct fl_extproc_response_out what = {
         .kind = FL_EXTPROC_IMMEDIATE,

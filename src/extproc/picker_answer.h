@@ -5,8 +5,8 @@
 
 #include "extproc/picker.h"
 
-/* Appends the answer that carries the decision: `kind` is REQUEST_HEADERS, or REQUEST_BODY in BUFFERED
- * (epp.md 5.2, 5.3). */
+/* Appends the answer that carries the decision: `kind` is REQUEST_HEADERS, or REQUEST_BODY in
+ * BUFFERED (epp.md 5.2, 5.3). */
 void fl_picker_write_decision(struct fl_chain *out, enum fl_extproc_kind kind,
                               const struct fl_picker_decision *decision, uint32_t carried,
                               struct fl_bytes minted_id);

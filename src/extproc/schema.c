@@ -5,11 +5,26 @@
     {                                                                                              \
         .name = text, .rows = table, .row_count = sizeof(table) / sizeof((table)[0])               \
     }
-#define ROW_VARINT(n, text) {.number = n, .kind = FL_PB_KIND_VARINT, .name = text}
-#define ROW_DOUBLE(n, text) {.number = n, .kind = FL_PB_KIND_FIXED64, .name = text}
-#define ROW_BYTES(n, text) {.number = n, .kind = FL_PB_KIND_BYTES, .name = text}
-#define ROW_STRING(n, text) {.number = n, .kind = FL_PB_KIND_STRING, .name = text}
-#define ROW_MESSAGE(n, text, t) {.number = n, .kind = FL_PB_KIND_MESSAGE, .name = text, .type = &(t)}
+#define ROW_VARINT(n, text)                                                                        \
+    {                                                                                              \
+        .number = n, .kind = FL_PB_KIND_VARINT, .name = text                                       \
+    }
+#define ROW_DOUBLE(n, text)                                                                        \
+    {                                                                                              \
+        .number = n, .kind = FL_PB_KIND_FIXED64, .name = text                                      \
+    }
+#define ROW_BYTES(n, text)                                                                         \
+    {                                                                                              \
+        .number = n, .kind = FL_PB_KIND_BYTES, .name = text                                        \
+    }
+#define ROW_STRING(n, text)                                                                        \
+    {                                                                                              \
+        .number = n, .kind = FL_PB_KIND_STRING, .name = text                                       \
+    }
+#define ROW_MESSAGE(n, text, t)                                                                    \
+    {                                                                                              \
+        .number = n, .kind = FL_PB_KIND_MESSAGE, .name = text, .type = &(t)                        \
+    }
 
 /* ---- google.protobuf.Struct: these three are recursive ---- */
 

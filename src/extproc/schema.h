@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The messages of ext_proc that we know, as tables for fl_pb_check(): what must be valid for a message
- * to be accepted. Numbers and types: gaie.md 1.3, epp.md 3. Whatever is not listed (typed metadata,
- * newer gRPC-mode fields) is skipped. The folder's own. */
+/* The messages of ext_proc that we know, as tables for fl_pb_check(): what must be valid for a
+ * message to be accepted. Numbers and types: gaie.md 1.3, epp.md 3. Whatever is not listed (typed
+ * metadata, newer gRPC-mode fields) is skipped. The folder's own. */
 #ifndef FL_EXTPROC_SCHEMA_H
 #define FL_EXTPROC_SCHEMA_H
 

@@ -235,8 +235,8 @@ static bool read_message(struct fl_extproc_stream *stream)
     return true;
 }
 
-/* While the stream is blocked, what lies unread stays held and stops its sender. Of a message that is
- * not complete the window must come back, or a large one could never arrive. */
+/* While the stream is blocked, what lies unread stays held and stops its sender. Of a message that
+ * is not complete the window must come back, or a large one could never arrive. */
 static void give_window_back(struct fl_extproc_stream *stream)
 {
     size_t keep = 0;
@@ -343,9 +343,8 @@ static void on_warning(void *owner, const char *what)
 {
     struct fl_extproc_stream *stream = stream_of(owner);
     struct fl_bytes id = fl_picker_request_id(&stream->picker);
-    fl_log_limited(&stream->server->warn_limit, fl_loop_now_ms(stream->server->loop),
-                   WARN_EVERY_MS, FL_LOG_WARN, "ext_proc peer", "reason=\"%s\" request_id=%.*s",
-                   what, FL_FMT(id));
+    fl_log_limited(&stream->server->warn_limit, fl_loop_now_ms(stream->server->loop), WARN_EVERY_MS,
+                   FL_LOG_WARN, "ext_proc peer", "reason=\"%s\" request_id=%.*s", what, FL_FMT(id));
 }
 
 static const struct fl_picker_ops picker_ops = {

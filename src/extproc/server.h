@@ -8,13 +8,14 @@
  *        not application/grpc*   HTTP 415
  *
  * A stream's callbacks come from its loop, never from inside a call of this header, except
- * on_pick_cancelled inside fl_extproc_server_stop() and _free(), and on_close inside _free(). After on_close the stream is dead. The owner hangs what it
- * knows of a stream on fl_extproc_stream_set_user().
+ * on_pick_cancelled inside fl_extproc_server_stop() and _free(), and on_close inside _free(). After
+ * on_close the stream is dead. The owner hangs what it knows of a stream on
+ * fl_extproc_stream_set_user().
  *
- * Back-pressure (epp.md 12.4): a stream whose answers wait gets no further window. When the budget of all
- * bodies is nearly used up, only requests that declare at most FL_EXTPROC_SMALL_BODY bytes read on; the
- * others pause and after FL_EXTPROC_PAUSE_MS are refused with 503 epp_overloaded, as is one that brought
- * no byte for FL_EXTPROC_IDLE_BODY_MS.
+ * Back-pressure (epp.md 12.4): a stream whose answers wait gets no further window. When the budget
+ * of all bodies is nearly used up, only requests that declare at most FL_EXTPROC_SMALL_BODY bytes
+ * read on; the others pause and after FL_EXTPROC_PAUSE_MS are refused with 503 epp_overloaded, as
+ * is one that brought no byte for FL_EXTPROC_IDLE_BODY_MS.
  *
  * Single loop. gaie.md 1.1, 1.9; epp.md 4. */
 #ifndef FL_EXTPROC_SERVER_H
@@ -27,7 +28,8 @@
 #include "net/loop.h"
 #include "web/exchange.h"
 
-#define FL_EXTPROC_SMALL_BODY 65536   /* read on under pressure, so that small requests are served */
+#define FL_EXTPROC_SMALL_BODY 65536   /* read on under pressure, so that small requests are served \
+                                       */
 #define FL_EXTPROC_PAUSE_MS 2000      /* a paused body waits so long for memory */
 #define FL_EXTPROC_IDLE_BODY_MS 10000 /* under pressure a silent body gives its memory back */
 /* Our status is out; a proxy that does not end its side is cut. */
@@ -46,7 +48,8 @@ enum fl_extproc_end {
 };
 
 struct fl_extproc_server_ops {
-    /* See struct fl_picker_ops; `owner` is the server's. on_pick and on_pick_cancelled are needed. */
+    /* See struct fl_picker_ops; `owner` is the server's. on_pick and on_pick_cancelled are needed.
+     */
     void (*on_pick)(void *owner, struct fl_extproc_stream *stream,
                     const struct fl_picker_question *question);
     void (*on_pick_cancelled)(void *owner, struct fl_extproc_stream *stream);
@@ -70,7 +73,7 @@ struct fl_extproc_server_config {
 struct fl_extproc_server_figures {
     uint32_t open_streams;
     uint64_t streams, messages, refused_streams; /* refused: 415, 12, protocol, malformed */
-    uint64_t buffer_rejections; /* fairlead_epp_buffer_rejections_total */
+    uint64_t buffer_rejections;                  /* fairlead_epp_buffer_rejections_total */
 };
 
 /* `config` is copied, `ops` outlives the server. */

@@ -23,6 +23,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
 #include "base/rng.h"
 
 #define FL_TABLE_SEGMENTS 1024
@@ -86,13 +90,31 @@ static inline uint32_t fl_table_home(uint64_t hash, uint32_t buckets)
     return (uint32_t)(((hash >> 22 & UINT32_MAX) * buckets) >> 32);
 }
 
-/* High bit of every byte of `word` that equals `tag`, exactly (no borrow between bytes). */
-static inline uint64_t fl_table_equal_bytes(uint64_t word, uint8_t tag)
+/* Bit s is set when slot s has this tag, for the two tag words of a bucket. Exact: no borrow runs from
+ * byte to byte. */
+static inline uint32_t fl_table_matches_plain(uint64_t tags, uint64_t tags_overflow, uint8_t tag)
 {
-    const uint64_t low7 = UINT64_C(0x7f7f7f7f7f7f7f7f);
-    uint64_t x = word ^ (UINT64_C(0x0101010101010101) * tag);
-    return ~(((x & low7) + low7) | x | low7);
+    const uint64_t low7 = UINT64_C(0x7f7f7f7f7f7f7f7f), gather = UINT64_C(0x0102040810204080);
+    uint64_t all = UINT64_C(0x0101010101010101) * tag;
+    uint64_t x = tags ^ all, y = (tags_overflow ^ all) & UINT32_MAX;
+    uint64_t low = ~(((x & low7) + low7) | x | low7) >> 7;
+    uint64_t high = (~(((y & low7) + low7) | y | low7) & UINT32_MAX) >> 7;
+    return (uint32_t)(low * gather >> 56) | (uint32_t)(high * gather >> 56) << 8;
 }
+
+#ifdef __SSE2__
+static inline uint32_t fl_table_matches(uint64_t tags, uint64_t tags_overflow, uint8_t tag)
+{
+    __m128i all = _mm_set_epi64x((long long)tags_overflow, (long long)tags);
+    __m128i equal = _mm_cmpeq_epi8(all, _mm_set1_epi8((char)tag));
+    return (uint32_t)_mm_movemask_epi8(equal) & 0xfff;
+}
+#else
+static inline uint32_t fl_table_matches(uint64_t tags, uint64_t tags_overflow, uint8_t tag)
+{
+    return fl_table_matches_plain(tags, tags_overflow, tag);
+}
+#endif
 
 /* Brings the line of the first probe nearer. */
 static inline void fl_table_prefetch(const struct fl_table *table, uint64_t hash)
@@ -121,23 +143,15 @@ fl_table_find(const struct fl_table *table, uint64_t hash,
 
     for (uint32_t step = 0; step < buckets; step++) {
         const struct fl_table_bucket *bucket = &all[at_bucket];
-        uint64_t hits =
-            fl_table_equal_bytes(atomic_load_explicit(&bucket->tags, memory_order_seq_cst), tag);
-        for (; hits != 0; hits &= hits - 1) {
-            uint32_t slot = (uint32_t)__builtin_ctzll(hits) >> 3;
+        uint64_t tags = atomic_load_explicit(&bucket->tags, memory_order_seq_cst);
+        uint64_t more = atomic_load_explicit(&bucket->tags_overflow, memory_order_seq_cst);
+        for (uint32_t hits = fl_table_matches(tags, more, tag); hits != 0; hits &= hits - 1) {
+            uint32_t slot = (uint32_t)__builtin_ctz(hits);
             uint32_t at = atomic_load_explicit(&bucket->at[slot], memory_order_seq_cst);
             if (is_it(ctx, at))
                 return at;
         }
-        uint64_t rest = atomic_load_explicit(&bucket->tags_overflow, memory_order_seq_cst);
-        hits = fl_table_equal_bytes(rest, tag) & UINT32_MAX;
-        for (; hits != 0; hits &= hits - 1) {
-            uint32_t slot = 8 + ((uint32_t)__builtin_ctzll(hits) >> 3);
-            uint32_t at = atomic_load_explicit(&bucket->at[slot], memory_order_seq_cst);
-            if (is_it(ctx, at))
-                return at;
-        }
-        if (rest >> 32 == 0)
+        if (__builtin_expect(more >> 32 == 0, 1))
             return FL_TABLE_NONE;
         at_bucket = at_bucket + 1 < buckets ? at_bucket + 1 : 0;
     }
@@ -208,15 +222,10 @@ static inline void fl_table_add_overflow(struct fl_table_bucket *bucket, int64_t
 static inline uint32_t fl_table_slot_with(const struct fl_table_bucket *bucket, uint8_t tag,
                                           uint32_t at)
 {
-    uint64_t hits = fl_table_equal_bytes(fl_table_peek(&bucket->tags), tag);
+    uint32_t hits =
+        fl_table_matches(fl_table_peek(&bucket->tags), fl_table_peek(&bucket->tags_overflow), tag);
     for (; hits != 0; hits &= hits - 1) {
-        uint32_t slot = (uint32_t)__builtin_ctzll(hits) >> 3;
-        if (tag == 0 || atomic_load_explicit(&bucket->at[slot], memory_order_relaxed) == at)
-            return slot;
-    }
-    hits = fl_table_equal_bytes(fl_table_peek(&bucket->tags_overflow), tag) & UINT32_MAX;
-    for (; hits != 0; hits &= hits - 1) {
-        uint32_t slot = 8 + ((uint32_t)__builtin_ctzll(hits) >> 3);
+        uint32_t slot = (uint32_t)__builtin_ctz(hits);
         if (tag == 0 || atomic_load_explicit(&bucket->at[slot], memory_order_relaxed) == at)
             return slot;
     }

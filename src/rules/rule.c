@@ -282,6 +282,81 @@ struct fl_rule *fl_rule_new(struct fl_bytes json, uint64_t now_unix_ms,
     return rule;
 }
 
+/* ---- rule files ---- */
+
+/* Puts "entry 3: " in front of what the entry was refused for. */
+static void name_entry(struct fl_rest_answer *answer, uint32_t i)
+{
+    char *text = answer->result[0] != 0 ? answer->result : answer->message;
+    char copy[sizeof(answer->message)];
+    snprintf(copy, sizeof(copy), "%s", text);
+    snprintf(text, sizeof(answer->message), "entry %u: %.280s", i, copy);
+}
+
+static bool has_key(struct fl_rule *const *rules, uint32_t count, struct fl_bytes key)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (fl_bytes_eq(rules[i]->key, key))
+            return true;
+    }
+    return false;
+}
+
+/* Appends the rule of one entry. */
+static int add_entry(const struct fl_json_node *entry, uint64_t now_unix_ms, struct fl_rule **rules,
+                     uint32_t *count, struct fl_rest_answer *answer)
+{
+    struct fl_rule *rule = fl_rule_new_from(entry, now_unix_ms, answer);
+    if (rule == NULL)
+        return answer->status;
+    if (has_key(rules, *count, rule->key)) {
+        fl_rule_unref(rule);
+        return fl_rest_refuse(answer, 409, "the same rule stands twice");
+    }
+    rules[(*count)++] = rule;
+    return 0;
+}
+
+int fl_rule_read_list(struct fl_bytes json, uint64_t now_unix_ms, struct fl_rule ***rules,
+                      uint32_t *count, struct fl_rest_answer *answer)
+{
+    struct fl_json doc = {0};
+    struct fl_error err = {0};
+    *rules = NULL;
+    *count = 0;
+    if (fl_json_parse(&doc, json, &err) < 0) {
+        fl_json_fini(&doc);
+        return fl_rest_refuse(answer, 400, "%.200s", err.text);
+    }
+    const struct fl_json_node *root = fl_json_root(&doc);
+    const struct fl_json_node *list = fl_json_get_nocase(root, FL_BYTES("lbAttr"));
+    if (list == NULL)
+        list = root;
+    bool is_list = list->type == FL_JSON_ARRAY;
+    struct fl_rule **read = fl_calloc(is_list ? list->count + 1 : 1, sizeof(*read));
+    uint32_t n = 0;
+    int status = 0;
+    if (!is_list)
+        status = add_entry(list, now_unix_ms, read, &n, answer);
+    for (const struct fl_json_node *entry = is_list ? fl_json_first(list) : NULL;
+         entry != NULL && status == 0; entry = fl_json_next(list, entry)) {
+        status = add_entry(entry, now_unix_ms, read, &n, answer);
+        if (status != 0)
+            name_entry(answer, n);
+    }
+    fl_json_fini(&doc);
+    if (status != 0) {
+        while (n > 0)
+            fl_rule_unref(read[--n]);
+        fl_free(read);
+        return status;
+    }
+    fl_rest_success(answer);
+    *rules = read;
+    *count = n;
+    return 0;
+}
+
 void fl_rule_ref(struct fl_rule *rule)
 {
     rule->refs++;

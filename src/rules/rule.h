@@ -204,6 +204,12 @@ struct fl_rule *fl_rule_new(struct fl_bytes json, uint64_t now_unix_ms,
 /* The same from a parsed node (one entry of a rule file's list). */
 struct fl_rule *fl_rule_new_from(const struct fl_json_node *entry, uint64_t now_unix_ms,
                                  struct fl_rest_answer *answer);
+/* Reads a rule file: one entry, an array of entries, or {"lbAttr":[...]}. *rules (freed by the
+ * caller with fl_free()) are *count rules, each with one reference. Two entries of one key are
+ * refused. 0, or the status in `answer`, whose text names the entry by its position. */
+int fl_rule_read_list(struct fl_bytes json, uint64_t now_unix_ms, struct fl_rule ***rules,
+                      uint32_t *count, struct fl_rest_answer *answer);
+
 /* Before a rule is published, after its endpoints were changed: takes `count` endpoints at
  * `endpoints` (in the rule's arena) and sorts them into primaries and backups. */
 void fl_rule_set_endpoints(struct fl_rule *rule, struct fl_rule_endpoint *endpoints,

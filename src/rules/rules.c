@@ -351,6 +351,120 @@ struct fl_rules_snapshot *fl_rules_post(struct fl_rules *rules, struct fl_bytes 
     return rule == NULL ? NULL : fl_rules_post_rule(rules, rule, answer);
 }
 
+/* ---- many at once ---- */
+
+static bool is_one_of(const struct fl_bytes *keys, uint32_t count, struct fl_bytes key)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        if (fl_bytes_eq(keys[i], key))
+            return true;
+    }
+    return false;
+}
+
+static uint32_t position_of(struct fl_rule *const *list, uint32_t count, struct fl_bytes key)
+{
+    uint32_t i = 0;
+    while (i < count && !fl_bytes_eq(list[i]->key, key))
+        i++;
+    return i;
+}
+
+/* An id stays with its key as long as that key is there (4.4), whether or not the rule is put
+ * again. */
+static bool is_id_free(const struct fl_rules *rules, struct fl_rule *const *list, uint32_t count,
+                       uint32_t at)
+{
+    const struct fl_rule *rule = list[at];
+    if (rule->id.n == 0)
+        return true;
+    const struct fl_rule *owner = fl_rules_find_id(rules, rule->id);
+    if (owner != NULL && !fl_bytes_eq(owner->key, rule->key) &&
+        position_of(list, count, owner->key) < count)
+        return false;
+    for (uint32_t i = 0; i < count; i++) {
+        if (i != at && fl_bytes_eq(list[i]->id, rule->id))
+            return false;
+    }
+    return true;
+}
+
+/* Makes `rule` ready to stand in for `before` (NULL: new). */
+static void prepare(const struct fl_rules *rules, struct fl_rule *rule,
+                    const struct fl_rule *before)
+{
+    if (before != NULL)
+        keep_order(rule, before);
+    give_id(rule, before == NULL ? (struct fl_bytes){NULL, 0} : before->id);
+    give_live(rules, rule, before);
+}
+
+/* Fills `list` with the rules as they are to be; returns how many, and whether anything differs. */
+static uint32_t plan(const struct fl_rules *rules, struct fl_rule *const *put, uint32_t put_count,
+                     const struct fl_bytes *drop, uint32_t drop_count, struct fl_rule **list,
+                     bool *differs)
+{
+    const struct fl_rules_snapshot *current = rules->current;
+    uint32_t count = 0;
+    *differs = false;
+    for (uint32_t i = 0; i < current->rule_count; i++) {
+        struct fl_rule *before = current->rules[i];
+        uint32_t at = position_of(put, put_count, before->key);
+        if (at == put_count && is_one_of(drop, drop_count, before->key)) {
+            *differs = true;
+            continue;
+        }
+        bool is_replaced = at < put_count && !fl_rule_eq(before, put[at]);
+        *differs |= is_replaced;
+        list[count++] = is_replaced ? put[at] : before;
+    }
+    for (uint32_t i = 0; i < put_count; i++) {
+        if (position_of(current->rules, current->rule_count, put[i]->key) < current->rule_count)
+            continue;
+        *differs = true;
+        list[count++] = put[i];
+    }
+    return count;
+}
+
+static struct fl_rules_snapshot *apply_list(struct fl_rules *rules, struct fl_rule *const *list,
+                                            uint32_t count, struct fl_rest_answer *answer)
+{
+    if (count > rules->max_rules) {
+        fl_rest_refuse(answer, 403, "rule-hwm error");
+        return NULL;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (list[i]->live != NULL || is_id_free(rules, list, count, i))
+            continue;
+        fl_rest_refuse(answer, 409, "lbrule-id conflict: id already bound to a different rule");
+        return NULL;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (list[i]->live == NULL) /* put, not present */
+            prepare(rules, list[i], find_key(rules, list[i]->key));
+    }
+    return next_of(rules, list, count);
+}
+
+struct fl_rules_snapshot *fl_rules_apply(struct fl_rules *rules, struct fl_rule *const *put,
+                                         uint32_t put_count, const struct fl_bytes *drop,
+                                         uint32_t drop_count, struct fl_rest_answer *answer)
+{
+    struct fl_rule **list =
+        fl_calloc((size_t)rules->current->rule_count + put_count + 1, sizeof(struct fl_rule *));
+    struct fl_rules_snapshot *next = NULL;
+    bool differs;
+    uint32_t count = plan(rules, put, put_count, drop, drop_count, list, &differs);
+    fl_rest_success(answer);
+    if (differs)
+        next = apply_list(rules, list, count, answer);
+    for (uint32_t i = 0; i < put_count; i++)
+        fl_rule_unref(put[i]);
+    fl_free(list);
+    return next;
+}
+
 /* ---- DELETE and PATCH ---- */
 
 struct fl_rules_snapshot *fl_rules_delete(struct fl_rules *rules,

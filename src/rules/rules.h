@@ -82,6 +82,13 @@ struct fl_rules_snapshot *fl_rules_post(struct fl_rules *rules, struct fl_bytes 
 /* The same for an entry read already; takes the reference of `rule`. */
 struct fl_rules_snapshot *fl_rules_post_rule(struct fl_rules *rules, struct fl_rule *rule,
                                              struct fl_rest_answer *answer);
+/* One change of many rules, for rule files (2.2) and a restored snapshot: each of `put` is created
+ * or replaced as by POST, those that are equal to a present one are not touched, and the rules with
+ * a key of `drop` that is not put go. Takes the references in `put`. NULL: nothing differs (200) or
+ * one was refused, and then nothing changes. */
+struct fl_rules_snapshot *fl_rules_apply(struct fl_rules *rules, struct fl_rule *const *put,
+                                         uint32_t put_count, const struct fl_bytes *drop,
+                                         uint32_t drop_count, struct fl_rest_answer *answer);
 /* What a path names. `host` absent or empty: host-less; the others absent: empty, disabled. */
 struct fl_rules_target {
     struct fl_bytes ip, port, protocol, host, path_prefix, path_match_mode, model_name;

@@ -47,7 +47,7 @@ void fl_health_set(struct fl_health_names *names, const char *name, bool is_serv
             return;
         }
     }
-    assert(!"a name that was not added");
+    assert(false && "a name that was not added");
 }
 
 static int status_of(struct fl_health_names *names, const char *name)

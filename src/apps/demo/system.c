@@ -10,6 +10,7 @@
 
 #include "apps/demo/demo.h"
 #include "codec/json.h"
+#include "selection/policy.h"
 
 #define TURN_MS 5
 
@@ -383,7 +384,8 @@ int demo_system_start(struct demo_system *system, struct fl_loop *loop,
         rc = start_epp(system, shape, err);
     if (rc == 0)
         rc = start_gateway(system, shape, err);
-    if (rc == 0 && !demo_wait(loop, hears_engines, system, DEMO_READY_MS))
+    bool needs_events = fl_policy_find(shape->policy)->uses_index;
+    if (rc == 0 && needs_events && !demo_wait(loop, hears_engines, system, DEMO_READY_MS))
         rc = fl_error_set(err, FL_EIO, "the picker does not hear the engines' KV events");
     if (rc < 0)
         demo_system_stop(system);

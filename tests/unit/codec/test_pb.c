@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 
 #include <cmocka.h>
@@ -13,7 +13,8 @@
 #include "base/rng.h"
 #include "codec/pb.h"
 
-/* "08 01" to bytes, exactly as long as they are, so that AddressSanitizer sees a read past the end. */
+/* "08 01" to bytes, exactly as long as they are, so that AddressSanitizer sees a read past the end.
+ */
 static struct fl_bytes unhex(const char *text)
 {
     size_t n = 0;
@@ -243,8 +244,8 @@ static void check_refuses_what_is_malformed_deep_inside(void **state)
         {"a map key is a string", "3a 03 0a01ff", FL_EPROTO},
         {"a map value is checked", "3a 05 1203 0a01ff", FL_EPROTO},
         {"every occurrence is checked, also those that lose", "2a 03 0a01ff 20 01", FL_EPROTO},
-        {"a known number with another wire type is unknown", "18 01 0d 00000000 21 0000000000000000",
-         0},
+        {"a known number with another wire type is unknown",
+         "18 01 0d 00000000 21 0000000000000000", 0},
         {"unknown fields are skipped", "fa07 03 0a01ff", 0},
         {"groups in unknown fields are skipped", "fb07 0a01ff fc07", 0},
         {"a group in place of a known field is skipped", "1b 0a01ff 1c", 0},
@@ -428,7 +429,8 @@ static void map_entries_take_defaults_and_the_last_key_wins(void **state)
     }
 }
 
-/* A message of many occurrences costs its length, not its square; the copy obeys the arena's cap. */
+/* A message of many occurrences costs its length, not its square; the copy obeys the arena's cap.
+ */
 static void merging_beyond_the_cap_fails(void **state)
 {
     (void)state;
@@ -526,8 +528,7 @@ static void what_is_written_reads_back(void **state)
             for (size_t k = 0; k < fields[i].n; k++)
                 fields[i].bytes[k] = (uint8_t)fl_rng_u64(&rng);
             if (fields[i].is_bytes)
-                fl_pb_put_bytes(&writer, fields[i].number,
-                                fl_bytes(fields[i].bytes, fields[i].n));
+                fl_pb_put_bytes(&writer, fields[i].number, fl_bytes(fields[i].bytes, fields[i].n));
             else
                 fl_pb_put_varint(&writer, fields[i].number, fields[i].value);
         }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 
 #include <cmocka.h>
@@ -28,8 +28,10 @@ static void open_call(struct call *call, bool has_body, enum fl_caller_tap tap)
 
     *call = (struct call){0};
     fl_arena_init(&call->arena, 0);
-    call->head = (struct fl_head){.method = FL_BYTES("POST"), .target = FL_BYTES("/v1/chat?x=1"),
-                                  .authority = FL_BYTES("host:80"), .arena = &call->arena};
+    call->head = (struct fl_head){.method = FL_BYTES("POST"),
+                                  .target = FL_BYTES("/v1/chat?x=1"),
+                                  .authority = FL_BYTES("host:80"),
+                                  .arena = &call->arena};
     struct fl_fields *fields = &call->head.fields;
     fl_fields_add(fields, &call->arena, FL_BYTES("Host"), FL_BYTES("host:80"));
     fl_fields_add(fields, &call->arena, FL_BYTES("X-A"), FL_BYTES("1"));
@@ -69,9 +71,11 @@ static const char *told(struct call *call)
 
     call->told[0] = 0;
     while (wire_take(&call->out, &message)) {
-        static const char *const names[FL_EXTPROC_KIND_COUNT] = {
-            [FL_EXTPROC_REQUEST_HEADERS] = "H", [FL_EXTPROC_RESPONSE_HEADERS] = "RH",
-            [FL_EXTPROC_REQUEST_BODY] = "B", [FL_EXTPROC_RESPONSE_BODY] = "RB"};
+        static const char *const names[FL_EXTPROC_KIND_COUNT] = {[FL_EXTPROC_REQUEST_HEADERS] = "H",
+                                                                 [FL_EXTPROC_RESPONSE_HEADERS] =
+                                                                     "RH",
+                                                                 [FL_EXTPROC_REQUEST_BODY] = "B",
+                                                                 [FL_EXTPROC_RESPONSE_BODY] = "RB"};
         struct fl_extproc_request request = {0};
         assert_int_equal(fl_extproc_request_read(&request, &message), 0);
         assert_non_null(names[request.kind]);
@@ -109,7 +113,8 @@ static void hear_destination(struct call *call, enum fl_extproc_kind kind, const
                              const char *metadata)
 {
     struct fl_field set = {FL_BYTES("X-Gateway-Destination-Endpoint"), fl_bytes_of(header)};
-    hear(call, &(struct fl_extproc_response_out){.kind = kind, .sets = &set,
+    hear(call, &(struct fl_extproc_response_out){.kind = kind,
+                                                 .sets = &set,
                                                  .set_count = header != NULL,
                                                  .destination = fl_bytes_of(metadata)});
 }
@@ -119,8 +124,10 @@ static void hear_body(struct call *call, enum fl_extproc_body_change change, con
 {
     struct fl_chain body = wire_chain(fl_bytes_of(text), 3);
     hear(call, &(struct fl_extproc_response_out){.kind = FL_EXTPROC_REQUEST_BODY,
-                                                 .body_change = change, .body = &body,
-                                                 .body_bytes = body.bytes, .end_of_stream = is_end});
+                                                 .body_change = change,
+                                                 .body = &body,
+                                                 .body_bytes = body.bytes,
+                                                 .end_of_stream = is_end});
     fl_chain_fini(&body);
 }
 
@@ -146,7 +153,7 @@ static void the_first_message_holds_what_the_page_lists(void **state)
 {
     (void)state;
     static const char *const expected[] = {
-        ":method=POST", ":path=/v1/chat?x=1", ":authority=host:80", ":scheme=http", "x-a=1",
+        ":method=POST", ":path=/v1/chat?x=1", ":authority=host:80", ":scheme=http",    "x-a=1",
         "accept=a",     "accept=b",           "x-empty=",           "content-length=2"};
     struct call call;
     struct fl_chain message;
@@ -442,8 +449,8 @@ static void destination_header_and_metadata(void **state)
         {"metadata alone", NULL, "2.2.2.2:2", "2.2.2.2:2;", false},
         {"neither", NULL, NULL, "", false},
         {"spaces around commas", " 1.1.1.1:1 ,\t2.2.2.2:2", NULL, "1.1.1.1:1;2.2.2.2:2;", false},
-        {"empty items and repeats", "1.1.1.1:1,,1.1.1.1:1,2.2.2.2:2", NULL,
-         "1.1.1.1:1;2.2.2.2:2;", false},
+        {"empty items and repeats", "1.1.1.1:1,,1.1.1.1:1,2.2.2.2:2", NULL, "1.1.1.1:1;2.2.2.2:2;",
+         false},
         {"malformed items: no port, no host, no address, ports out of range, a scheme",
          "1.1.1.1,:80,pod:80,1.1.1.1:0,1.1.1.1:65536,1.1.1.1:+1,http://1.1.1.1:1,2.2.2.2:65535",
          NULL, "2.2.2.2:65535;", false},
@@ -479,7 +486,10 @@ static void describe_fields(const struct fl_fields *fields, char *out, size_t ro
 static void header_mutations(void **state)
 {
     (void)state;
-#define SET(n, v) {.name = FL_BYTES(n), .value = FL_BYTES(v)}
+#define SET(n, v)                                                                                  \
+    {                                                                                              \
+        .name = FL_BYTES(n), .value = FL_BYTES(v)                                                  \
+    }
     const struct {
         const char *why;
         struct fl_extproc_set sets[3];
@@ -488,58 +498,104 @@ static void header_mutations(void **state)
         uint32_t dropped;
     } rows[] = {
         {"nothing", {{.action = 0}}, {NULL}, NULL, 0},
-        {"a new header", {SET("x-new", "v")}, {NULL}, "X-A=1;Accept=a;accept=b;X-Empty=;x-new=v;", 0},
-        {"action 0 without append overwrites, in its place", {SET("x-a", "2")}, {NULL},
-         "X-A=2;Accept=a;accept=b;X-Empty=;", 0},
-        {"overwriting a repeated header leaves one", {SET("accept", "c")}, {NULL},
-         "X-A=1;Accept=c;X-Empty=;", 0},
+        {"a new header",
+         {SET("x-new", "v")},
+         {NULL},
+         "X-A=1;Accept=a;accept=b;X-Empty=;x-new=v;",
+         0},
+        {"action 0 without append overwrites, in its place",
+         {SET("x-a", "2")},
+         {NULL},
+         "X-A=2;Accept=a;accept=b;X-Empty=;",
+         0},
+        {"overwriting a repeated header leaves one",
+         {SET("accept", "c")},
+         {NULL},
+         "X-A=1;Accept=c;X-Empty=;",
+         0},
         {"an echo changes nothing", {SET("x-a", "1")}, {NULL}, NULL, 0},
-        {"an echo of repeated lines changes nothing", {SET("accept", "a"), SET("accept", "b")},
-         {NULL}, NULL, 0},
-        {"repeated lines in another order are no echo", {SET("accept", "b"), SET("accept", "a")},
-         {NULL}, "X-A=1;Accept=a;X-Empty=;", 0},
+        {"an echo of repeated lines changes nothing",
+         {SET("accept", "a"), SET("accept", "b")},
+         {NULL},
+         NULL,
+         0},
+        {"repeated lines in another order are no echo",
+         {SET("accept", "b"), SET("accept", "a")},
+         {NULL},
+         "X-A=1;Accept=a;X-Empty=;",
+         0},
         {"append true adds a line",
          {{.name = FL_BYTES("X-a"), .value = FL_BYTES("2"), .has_append = true, .append = true}},
-         {NULL}, "X-A=1;Accept=a;accept=b;X-Empty=;X-a=2;", 0},
+         {NULL},
+         "X-A=1;Accept=a;accept=b;X-Empty=;X-a=2;",
+         0},
         {"append false overwrites",
-         {{.name = FL_BYTES("X-a"), .value = FL_BYTES("2"), .has_append = true}}, {NULL},
-         "X-A=2;Accept=a;accept=b;X-Empty=;", 0},
+         {{.name = FL_BYTES("X-a"), .value = FL_BYTES("2"), .has_append = true}},
+         {NULL},
+         "X-A=2;Accept=a;accept=b;X-Empty=;",
+         0},
         {"ADD_IF_ABSENT",
          {{.name = FL_BYTES("x-a"), .value = FL_BYTES("2"), .action = 1},
           {.name = FL_BYTES("x-b"), .value = FL_BYTES("2"), .action = 1}},
-         {NULL}, "X-A=1;Accept=a;accept=b;X-Empty=;x-b=2;", 0},
+         {NULL},
+         "X-A=1;Accept=a;accept=b;X-Empty=;x-b=2;",
+         0},
         {"OVERWRITE_IF_EXISTS_OR_ADD",
          {{.name = FL_BYTES("x-a"), .value = FL_BYTES("2"), .action = 2},
           {.name = FL_BYTES("x-b"), .value = FL_BYTES("2"), .action = 2}},
-         {NULL}, "X-A=2;Accept=a;accept=b;X-Empty=;x-b=2;", 0},
+         {NULL},
+         "X-A=2;Accept=a;accept=b;X-Empty=;x-b=2;",
+         0},
         {"OVERWRITE_IF_EXISTS",
          {{.name = FL_BYTES("x-a"), .value = FL_BYTES("2"), .action = 3},
           {.name = FL_BYTES("x-b"), .value = FL_BYTES("2"), .action = 3}},
-         {NULL}, "X-A=2;Accept=a;accept=b;X-Empty=;", 0},
-        {"an unknown action", {{.name = FL_BYTES("x-a"), .value = FL_BYTES("2"), .action = 9}},
-         {NULL}, NULL, 1},
+         {NULL},
+         "X-A=2;Accept=a;accept=b;X-Empty=;",
+         0},
+        {"an unknown action",
+         {{.name = FL_BYTES("x-a"), .value = FL_BYTES("2"), .action = 9}},
+         {NULL},
+         NULL,
+         1},
         {"an empty value is skipped", {SET("x-a", "")}, {NULL}, NULL, 0},
         {"unless it is to be kept",
-         {{.name = FL_BYTES("x-a"), .value = FL_BYTES(""), .keep_empty = true}}, {NULL},
-         "X-A=;Accept=a;accept=b;X-Empty=;", 0},
+         {{.name = FL_BYTES("x-a"), .value = FL_BYTES(""), .keep_empty = true}},
+         {NULL},
+         "X-A=;Accept=a;accept=b;X-Empty=;",
+         0},
         {"removed, in any case", {{.action = 0}}, {"X-a", "ACCEPT"}, "X-Empty=;", 0},
         {"removing what is not there", {{.action = 0}}, {"x-none", NULL}, NULL, 0},
-        {"removals come first: a name in both lists is set", {SET("x-a", "2")}, {"x-a", NULL},
-         "Accept=a;accept=b;X-Empty=;x-a=2;", 0},
+        {"removals come first: a name in both lists is set",
+         {SET("x-a", "2")},
+         {"x-a", NULL},
+         "Accept=a;accept=b;X-Empty=;x-a=2;",
+         0},
         {"pseudo headers, framing and host are ignored",
          {SET(":path", "/evil"), SET("content-length", "9"), SET("Host", "evil")},
-         {"content-length", "host"}, NULL, 0},
+         {"content-length", "host"},
+         NULL,
+         0},
         {"hop-by-hop names and the destination are ignored",
          {SET("transfer-encoding", "chunked"), SET("connection", "close"),
           SET("x-gateway-destination-endpoint", "1.1.1.1:1")},
-         {NULL}, NULL, 0},
+         {NULL},
+         NULL,
+         0},
         {"invalid names and values are dropped, the rest goes on",
-         {SET("a b", "v"), SET("x-b", "v\r\nx: y"), SET("x-c", "v")}, {NULL},
-         "X-A=1;Accept=a;accept=b;X-Empty=;x-c=v;", 2},
-        {"a NUL drops", {{.name = FL_BYTES("x-b"), .value = FL_BYTES("v"), .is_dropped = true}},
-         {NULL}, NULL, 1},
-        {"obs-text is a value like any other", {SET("x-b", "\xff")}, {NULL},
-         "X-A=1;Accept=a;accept=b;X-Empty=;x-b=\xff;", 0},
+         {SET("a b", "v"), SET("x-b", "v\r\nx: y"), SET("x-c", "v")},
+         {NULL},
+         "X-A=1;Accept=a;accept=b;X-Empty=;x-c=v;",
+         2},
+        {"a NUL drops",
+         {{.name = FL_BYTES("x-b"), .value = FL_BYTES("v"), .is_dropped = true}},
+         {NULL},
+         NULL,
+         1},
+        {"obs-text is a value like any other",
+         {SET("x-b", "\xff")},
+         {NULL},
+         "X-A=1;Accept=a;accept=b;X-Empty=;x-b=\xff;",
+         0},
     };
 #undef SET
 
@@ -591,12 +647,14 @@ static void a_picker_that_echoes_every_header_changes_nothing(void **state)
         {{(const uint8_t *)"accept", 6}, {(const uint8_t *)"b", 1}},
         {{(const uint8_t *)"x-empty", 7}, {(const uint8_t *)"", 0}},
         {{(const uint8_t *)"content-length", 14}, {(const uint8_t *)"7", 1}},
-        {{(const uint8_t *)"x-gateway-destination-endpoint", 30}, {(const uint8_t *)"1.1.1.1:1", 9}},
+        {{(const uint8_t *)"x-gateway-destination-endpoint", 30},
+         {(const uint8_t *)"1.1.1.1:1", 9}},
     };
     struct call call;
 
     open_call(&call, false, FL_CALLER_TAP_EDGES);
-    hear(&call, &(struct fl_extproc_response_out){.kind = FL_EXTPROC_REQUEST_HEADERS, .sets = echo,
+    hear(&call, &(struct fl_extproc_response_out){.kind = FL_EXTPROC_REQUEST_HEADERS,
+                                                  .sets = echo,
                                                   .set_count = FL_ARRAY_LEN(echo)});
     assert_decided(&call, "1.1.1.1:1;");
     assert_false(call.caller.mutated.is_changed);
@@ -614,8 +672,8 @@ static void mutations_are_capped(void **state)
     for (size_t n = FL_MUTATION_MAX_BYTES - 4; n <= FL_MUTATION_MAX_BYTES - 2; n++) {
         open_call(&call, false, FL_CALLER_TAP_EDGES);
         set.value = fl_bytes(value, n); /* 3 bytes are the name */
-        hear(&call, &(struct fl_extproc_response_out){.kind = FL_EXTPROC_REQUEST_HEADERS,
-                                                      .sets = &set, .set_count = 1});
+        hear(&call, &(struct fl_extproc_response_out){
+                        .kind = FL_EXTPROC_REQUEST_HEADERS, .sets = &set, .set_count = 1});
         bool fits = n + 3 <= FL_MUTATION_MAX_BYTES;
         assert_int_equal(call.caller.state, fits ? FL_CALLER_DECIDED : FL_CALLER_FAILED);
         assert_int_equal(call.caller.rc, fits ? 0 : FL_ELIMIT);
@@ -628,8 +686,8 @@ static void mutations_are_capped(void **state)
         struct fl_extproc_set *sets = calloc(n, sizeof(*sets));
         const struct fl_extproc_mutation mutation = {.sets = sets, .set_count = n};
         for (uint32_t i = 0; i < n; i++)
-            sets[i] = (struct fl_extproc_set){.name = FL_BYTES("a"), .value = FL_BYTES("b"),
-                                              .has_append = true, .append = true};
+            sets[i] = (struct fl_extproc_set){
+                .name = FL_BYTES("a"), .value = FL_BYTES("b"), .has_append = true, .append = true};
         fl_arena_init(&arena, 0);
         fl_mutated_init(&mutated, &original, &arena);
         assert_int_equal(fl_mutated_apply(&mutated, &mutation),
@@ -651,9 +709,11 @@ static void a_new_body_is_capped(void **state)
         open_call(&call, true, FL_CALLER_TAP_EDGES);
         upload(&call, FL_BYTES("x"), true);
         DESTINATION;
-        hear(&call, &(struct fl_extproc_response_out){
-                        .kind = FL_EXTPROC_REQUEST_BODY, .body_change = FL_EXTPROC_BODY_PIECE,
-                        .body = &body, .body_bytes = n, .end_of_stream = true});
+        hear(&call, &(struct fl_extproc_response_out){.kind = FL_EXTPROC_REQUEST_BODY,
+                                                      .body_change = FL_EXTPROC_BODY_PIECE,
+                                                      .body = &body,
+                                                      .body_bytes = n,
+                                                      .end_of_stream = true});
         assert_int_equal(call.caller.state, n <= CAP ? FL_CALLER_DECIDED : FL_CALLER_FAILED);
         assert_int_equal(call.caller.rc, n <= CAP ? 0 : FL_ETOO_LARGE);
         fl_chain_fini(&body);
@@ -689,7 +749,7 @@ static void other_answers_are_ignored_while_asking(void **state)
 {
     (void)state;
     static const char *const wires[] = {"12 02 0a00", "22 02 0a00", "2a 00", "32 00",
-                                        "52 02 0801", "4a 02 0801", "", "fa07 01 ff"};
+                                        "52 02 0801", "4a 02 0801", "",      "fa07 01 ff"};
     struct call call;
 
     open_call(&call, false, FL_CALLER_TAP_EDGES);
@@ -731,8 +791,8 @@ static void immediate_responses_are_relayed(void **state)
          "0a0b 0a09 0a04'bad ' 1a01'v' "
          "0a04 0a02 0a00",
          429, "retry-after=;content-type=text/plain;", ""},
-        {"its own content type",
-         "3a1c 0a03 08ad03 1215 0a13 0a11 0a0c'Content-Type' 1a01'x'", 429, "Content-Type=x;", ""},
+        {"its own content type", "3a1c 0a03 08ad03 1215 0a13 0a11 0a0c'Content-Type' 1a01'x'", 429,
+         "Content-Type=x;", ""},
     };
 
     for (size_t i = 0; i < FL_ARRAY_LEN(rows); i++) {
@@ -808,17 +868,29 @@ static void the_tap_by_its_option(void **state)
     } rows[] = {
         {"edges: no body at all", FL_CALLER_TAP_EDGES, {0}, "RH RB(0,end) "},
         {"edges: one chunk", FL_CALLER_TAP_EDGES, {100, 0}, "RH RB(100) RB(0,end) "},
-        {"edges: an empty chunk is no first chunk", FL_CALLER_TAP_EDGES, {9999999, 5, 0},
+        {"edges: an empty chunk is no first chunk",
+         FL_CALLER_TAP_EDGES,
+         {9999999, 5, 0},
          "RH RB(5) RB(0,end) "},
-        {"edges: one chunk and 16 KiB arrive whole", FL_CALLER_TAP_EDGES, {100, 10000, 6384, 0},
+        {"edges: one chunk and 16 KiB arrive whole",
+         FL_CALLER_TAP_EDGES,
+         {100, 10000, 6384, 0},
          "RH RB(100) RB(16384) RB(0,end) "},
-        {"edges: of more, the last 16 KiB", FL_CALLER_TAP_EDGES, {100, 50000, 10, 0},
+        {"edges: of more, the last 16 KiB",
+         FL_CALLER_TAP_EDGES,
+         {100, 50000, 10, 0},
          "RH RB(100) RB(16384) RB(0,end) "},
-        {"edges: many small ones", FL_CALLER_TAP_EDGES, {1, 20, 20, 20, 20, 0},
+        {"edges: many small ones",
+         FL_CALLER_TAP_EDGES,
+         {1, 20, 20, 20, 20, 0},
          "RH RB(1) RB(80) RB(0,end) "},
-        {"edges: a first chunk above 64 KiB is cut", FL_CALLER_TAP_EDGES, {70000, 0},
+        {"edges: a first chunk above 64 KiB is cut",
+         FL_CALLER_TAP_EDGES,
+         {70000, 0},
          "RH RB(65536) RB(4464) RB(0,end) "},
-        {"all", FL_CALLER_TAP_ALL, {100, 9999999, 50000, 10, 0},
+        {"all",
+         FL_CALLER_TAP_ALL,
+         {100, 9999999, 50000, 10, 0},
          "RH RB(100) RB(50000) RB(10) RB(0,end) "},
         {"first", FL_CALLER_TAP_FIRST, {9999999, 100, 50000, 10, 0}, "RH RB(100) RB(0,end) "},
         {"none", FL_CALLER_TAP_NONE, {100, 10, 0}, "RH RB(0,end) "},
@@ -954,11 +1026,14 @@ static void answers_in_the_response_phase(void **state)
 static void client_headers_are_stripped_before_the_question(void **state)
 {
     (void)state;
-    static const char *const stripped[] = {
-        "x-gateway-destination-endpoint",        "X-Gateway-Destination-Endpoint-Subset",
-        "x-gateway-destination-endpoint-served", "x-prefiller-host-port",
-        "x-prefiller-url",                       "x-encoder-hosts-ports",
-        "x-data-parallel-host-port",             "x-kv-cache-source-host-port"};
+    static const char *const stripped[] = {"x-gateway-destination-endpoint",
+                                           "X-Gateway-Destination-Endpoint-Subset",
+                                           "x-gateway-destination-endpoint-served",
+                                           "x-prefiller-host-port",
+                                           "x-prefiller-url",
+                                           "x-encoder-hosts-ports",
+                                           "x-data-parallel-host-port",
+                                           "x-kv-cache-source-host-port"};
     struct fl_arena arena;
     struct fl_fields fields = {0};
     char text[256];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 
 #include <cmocka.h>
@@ -73,7 +73,9 @@ static void requests_are_written_byte_exact(void **state)
         const char *wire;
     } rows[] = {
         {"headers",
-         {.kind = FL_EXTPROC_REQUEST_HEADERS, .pseudo = &method, .pseudo_count = 1,
+         {.kind = FL_EXTPROC_REQUEST_HEADERS,
+          .pseudo = &method,
+          .pseudo_count = 1,
           .headers = &headers},
          "00 00000029 |" REQUEST_HEADERS},
         {"body",
@@ -87,8 +89,12 @@ static void requests_are_written_byte_exact(void **state)
          "00 00000049 | 42 47 0a45 0a14 'envoy.lb.subset_hint' 122d 0a2b 0a25 "
          "'x-gateway-destination-endpoint-subset' 1202 3200"},
         {"full duplex both ways", {.protocol = &full}, "00 00000006 | 5a04 0804 1004"},
-        {"full duplex without waiting", {.protocol = &full_waiting}, "00 00000008 | 5a06 0804 1004 1801"},
-        {"end of a body", {.kind = FL_EXTPROC_RESPONSE_BODY, .end_of_stream = true}, "00 00000004 | 2a02 1001"},
+        {"full duplex without waiting",
+         {.protocol = &full_waiting},
+         "00 00000008 | 5a06 0804 1004 1801"},
+        {"end of a body",
+         {.kind = FL_EXTPROC_RESPONSE_BODY, .end_of_stream = true},
+         "00 00000004 | 2a02 1001"},
     };
 
     for (size_t i = 0; i < FL_ARRAY_LEN(rows); i++) {
@@ -114,12 +120,18 @@ static void answers_are_written_byte_exact(void **state)
         const char *wire;
     } rows[] = {
         {"header answer",
-         {.kind = FL_EXTPROC_REQUEST_HEADERS, .sets = &destination, .set_count = 1,
-          .clear_route_cache = true, .destination = FL_BYTES("10.0.0.7:8000")},
+         {.kind = FL_EXTPROC_REQUEST_HEADERS,
+          .sets = &destination,
+          .set_count = 1,
+          .clear_route_cache = true,
+          .destination = FL_BYTES("10.0.0.7:8000")},
          "00 00000082 |" HEADER_ANSWER},
         {"body answer",
-         {.kind = FL_EXTPROC_REQUEST_BODY, .body_change = FL_EXTPROC_BODY_PIECE, .body = &body,
-          .body_bytes = 2, .end_of_stream = true},
+         {.kind = FL_EXTPROC_REQUEST_BODY,
+          .body_change = FL_EXTPROC_BODY_PIECE,
+          .body = &body,
+          .body_bytes = 2,
+          .end_of_stream = true},
          "00 0000000e |" BODY_ANSWER},
         {"immediate response",
          {.kind = FL_EXTPROC_IMMEDIATE, .http_status = 503, .body = &text, .body_bytes = 11},
@@ -132,14 +144,17 @@ static void answers_are_written_byte_exact(void **state)
          "00 00000002 | 32 00"},
         /* gaie.md 1.6 */
         {"an empty body with its end",
-         {.kind = FL_EXTPROC_REQUEST_BODY, .body_change = FL_EXTPROC_BODY_PIECE,
+         {.kind = FL_EXTPROC_REQUEST_BODY,
+          .body_change = FL_EXTPROC_BODY_PIECE,
           .end_of_stream = true},
          "00 0000000a | 1a08 0a06 1a04 1a02 1001"},
         {"a body answer that changes nothing (BUFFERED)",
          {.kind = FL_EXTPROC_REQUEST_BODY},
          "00 00000004 | 1a02 0a00"},
         {"a whole new body", /* what foreign pickers send */
-         {.kind = FL_EXTPROC_REQUEST_BODY, .body_change = FL_EXTPROC_BODY_REPLACED, .body = &body,
+         {.kind = FL_EXTPROC_REQUEST_BODY,
+          .body_change = FL_EXTPROC_BODY_REPLACED,
+          .body = &body,
           .body_bytes = 2},
          "00 0000000a | 1a08 0a06 1a04 0a02 '{}'"},
         {"clear_body",
@@ -172,9 +187,9 @@ static void request_headers_leave_hop_by_hop_names_and_host_out(void **state)
     struct fl_chain out = {0}, message;
     struct fl_extproc_request request = {0};
 
-    fl_extproc_request_write(&out, &(struct fl_extproc_request_out){
-                                       .kind = FL_EXTPROC_REQUEST_HEADERS,
-                                       .headers = &headers, .end_of_stream = true});
+    fl_extproc_request_write(
+        &out, &(struct fl_extproc_request_out){
+                  .kind = FL_EXTPROC_REQUEST_HEADERS, .headers = &headers, .end_of_stream = true});
     assert_true(wire_take(&out, &message));
     assert_int_equal(fl_extproc_request_read(&request, &message), 0);
     assert_true(request.end_of_stream);
@@ -202,7 +217,8 @@ static void the_worked_bytes_read_back_however_they_are_cut(void **state)
         struct fl_bytes destination;
         fl_arena_init(&arena, 0);
 
-        assert_int_equal(read_request(&request, REQUEST_HEADERS SUBSET "5a06 0804 1004 1801", piece), 0);
+        assert_int_equal(
+            read_request(&request, REQUEST_HEADERS SUBSET "5a06 0804 1004 1801", piece), 0);
         assert_int_equal(request.kind, FL_EXTPROC_REQUEST_HEADERS);
         assert_false(request.end_of_stream);
         assert_int_equal(request.headers.count, 2);
@@ -267,12 +283,16 @@ static void request_semantics(void **state)
         bool end_of_stream;
     } rows[] = {
         {"nothing at all", "", 0, FL_EXTPROC_NONE, "", "", false},
-        {"absent and empty differ: an empty member is there", "12 00", 0, FL_EXTPROC_REQUEST_HEADERS,
-         "", "", false},
-        {"an empty raw_value gives way to value", "12 0c 0a0a 0a08 0a01'a' 1201'v' 1a00", 0, FL_EXTPROC_REQUEST_HEADERS, "a=v,", "", false},
-        {"value where raw_value is absent", "12 0a 0a08 0a06 0a01'a' 1201'v'", 0, FL_EXTPROC_REQUEST_HEADERS, "a=v,", "", false},
-        {"raw_value before value", "12 0d 0a0b 0a09 0a01'a' 1a01'r' 1201'v'", 0, FL_EXTPROC_REQUEST_HEADERS, "a=r,", "", false},
-        {"a header without anything", "12 04 0a02 0a00", 0, FL_EXTPROC_REQUEST_HEADERS, "=,", "", false},
+        {"absent and empty differ: an empty member is there", "12 00", 0,
+         FL_EXTPROC_REQUEST_HEADERS, "", "", false},
+        {"an empty raw_value gives way to value", "12 0c 0a0a 0a08 0a01'a' 1201'v' 1a00", 0,
+         FL_EXTPROC_REQUEST_HEADERS, "a=v,", "", false},
+        {"value where raw_value is absent", "12 0a 0a08 0a06 0a01'a' 1201'v'", 0,
+         FL_EXTPROC_REQUEST_HEADERS, "a=v,", "", false},
+        {"raw_value before value", "12 0d 0a0b 0a09 0a01'a' 1a01'r' 1201'v'", 0,
+         FL_EXTPROC_REQUEST_HEADERS, "a=r,", "", false},
+        {"a header without anything", "12 04 0a02 0a00", 0, FL_EXTPROC_REQUEST_HEADERS, "=,", "",
+         false},
         {"header maps merge in order",
          "12 0a 0a08 0a06 0a01'a' 1a01'1' 12 0a 0a08 0a06 0a01'a' 1a01'2'", 0,
          FL_EXTPROC_REQUEST_HEADERS, "a=1,a=2,", "", false},
@@ -290,24 +310,29 @@ static void request_semantics(void **state)
          FL_EXTPROC_REQUEST_BODY, "", "x", false},
         {"unknown fields in the body message (gRPC mode)", "22 09 0a01'x' 1801 2001 2801", 0,
          FL_EXTPROC_REQUEST_BODY, "", "x", false},
-        {"another wire type is unknown", "10 01 22 05 08 01 12 01 01", 0, FL_EXTPROC_REQUEST_BODY, "",
-         "", false},
-        {"trailers", "32 0a 0a08 0a06 0a01't' 1a01'1'", 0, FL_EXTPROC_REQUEST_TRAILERS, "t=1,", "", false},
+        {"another wire type is unknown", "10 01 22 05 08 01 12 01 01", 0, FL_EXTPROC_REQUEST_BODY,
+         "", "", false},
+        {"trailers", "32 0a 0a08 0a06 0a01't' 1a01'1'", 0, FL_EXTPROC_REQUEST_TRAILERS, "t=1,", "",
+         false},
         {"response headers end here", "1a 02 1801", 0, FL_EXTPROC_RESPONSE_HEADERS, "", "", true},
         {"response body", "2a 03 0a01'x'", 0, FL_EXTPROC_RESPONSE_BODY, "", "x", false},
         {"response trailers", "3a 00", 0, FL_EXTPROC_RESPONSE_TRAILERS, "", "", false},
         /* epp.md 24.3 row 35 */
         {"cut short", "12 05 0a", FL_EPROTO, FL_EXTPROC_NONE, "", "", false},
         {"field number 0", "00 00", FL_EPROTO, FL_EXTPROC_NONE, "", "", false},
-        {"bytes 0xff in raw_value", "12 0a 0a08 0a06 0a01'a' 1a01 ff", 0, FL_EXTPROC_REQUEST_HEADERS, "a=\xff,", "", false},
-        {"0xff in a key", "12 0a 0a08 0a06 0a01 ff 1a01'v'", FL_EPROTO, FL_EXTPROC_NONE, "", "", false},
-        {"0xff in value", "12 0a 0a08 0a06 0a01'a' 1201 ff", FL_EPROTO, FL_EXTPROC_NONE, "", "", false},
+        {"bytes 0xff in raw_value", "12 0a 0a08 0a06 0a01'a' 1a01 ff", 0,
+         FL_EXTPROC_REQUEST_HEADERS, "a=\xff,", "", false},
+        {"0xff in a key", "12 0a 0a08 0a06 0a01 ff 1a01'v'", FL_EPROTO, FL_EXTPROC_NONE, "", "",
+         false},
+        {"0xff in value", "12 0a 0a08 0a06 0a01'a' 1201 ff", FL_EPROTO, FL_EXTPROC_NONE, "", "",
+         false},
         {"0xff in a body", "22 03 0a01 ff", 0, FL_EXTPROC_REQUEST_BODY, "", "\xff", false},
         /* dependencies.md 4.1 */
         {"NUL in a name or a value drops that header",
          "12 1c 0a1a 0a06 0a01 00 1a01'v' 0a08 0a01'b' 1a03'v' 00 'w' 0a06 0a01'c' 1a01'v'", 0,
          FL_EXTPROC_REQUEST_HEADERS, "c=v,", "", false},
-        {"malformed metadata", "42 03 0a 01 ff 22 03 0a01'x'", FL_EPROTO, FL_EXTPROC_NONE, "", "", false},
+        {"malformed metadata", "42 03 0a 01 ff 22 03 0a01'x'", FL_EPROTO, FL_EXTPROC_NONE, "", "",
+         false},
         {"malformed attributes", "4a 03 0a01 ff", FL_EPROTO, FL_EXTPROC_NONE, "", "", false},
         {"typed metadata is not looked at", "42 03 1201 ff", 0, FL_EXTPROC_NONE, "", "", false},
     };
@@ -348,23 +373,41 @@ static void answer_semantics(void **state)
         uint32_t sets, removes;
     } rows[] = {
         {"nothing", "", 0, FL_EXTPROC_NONE, FL_EXTPROC_BODY_KEPT, "", false, 0, 0},
-        {"empty header answer", "0a 00", 0, FL_EXTPROC_REQUEST_HEADERS, FL_EXTPROC_BODY_KEPT, "", false, 0, 0},
-        {"plain body answer", "1a 02 0a00", 0, FL_EXTPROC_REQUEST_BODY, FL_EXTPROC_BODY_KEPT, "", false, 0, 0},
-        {"whole body", "1a 08 0a06 1a04 0a02'{}'", 0, FL_EXTPROC_REQUEST_BODY, FL_EXTPROC_BODY_REPLACED, "{}", false, 0, 0},
-        {"whole body, empty but there", "1a 06 0a04 1a02 0a00", 0, FL_EXTPROC_REQUEST_BODY, FL_EXTPROC_BODY_REPLACED, "", false, 0, 0},
-        {"clear_body", "1a 06 0a04 1a02 1001", 0, FL_EXTPROC_REQUEST_BODY, FL_EXTPROC_BODY_CLEARED, "", false, 0, 0},
-        {"clear_body false asks for nothing", "1a 06 0a04 1a02 1000", 0, FL_EXTPROC_REQUEST_BODY, FL_EXTPROC_BODY_KEPT, "", false, 0, 0},
-        {"clear_body after body: the last member", "1a 09 0a07 1a05 0a01'x' 1001", 0, FL_EXTPROC_REQUEST_BODY, FL_EXTPROC_BODY_CLEARED, "", false, 0, 0},
-        {"piece after body: the last member", "1a 0c 0a0a 1a08 0a01'x' 1a03 0a01'y'", 0, FL_EXTPROC_REQUEST_BODY, FL_EXTPROC_BODY_PIECE, "y", false, 0, 0},
-        {"body after a piece: its end is forgotten", "1a 0b 0a09 1a07 1a02 1001 0a01'x'", 0, FL_EXTPROC_REQUEST_BODY, FL_EXTPROC_BODY_REPLACED, "x", false, 0, 0},
-        {"pieces merge", "1a 0d 0a0b 1a09 1a03 0a01'x' 1a02 1001", 0, FL_EXTPROC_REQUEST_BODY, FL_EXTPROC_BODY_PIECE, "x", true, 0, 0},
-        {"common responses merge", "1a 0c 0a02 2801 0a06 1a04 0a02'{}'", 0, FL_EXTPROC_REQUEST_BODY, FL_EXTPROC_BODY_REPLACED, "{}", false, 0, 0},
-        {"mutation before the body", "1a 0d 0a0b 1203 1201'a' 1a04 0a02'{}'", 0, FL_EXTPROC_REQUEST_BODY, FL_EXTPROC_BODY_REPLACED, "{}", false, 0, 1},
-        {"another member of the oneof replaces", "0a 09 0a07 1203 1201'a' 2801 2a 05 0a03 1201'b'", 0, FL_EXTPROC_REQUEST_TRAILERS, FL_EXTPROC_BODY_KEPT, "", false, 0, 1},
-        {"response body", "22 0d 0a0b 1a09 1a07 0a03'abc' 1001", 0, FL_EXTPROC_RESPONSE_BODY, FL_EXTPROC_BODY_PIECE, "abc", true, 0, 0},
-        {"immediate: headers and body", "3a 18 0a03 08ad03 120c 0a0a 0a08 0a01'a' 1a03'b c' 1a03'abc'", 0, FL_EXTPROC_IMMEDIATE, FL_EXTPROC_BODY_KEPT, "abc", false, 1, 0},
-        {"remove_headers is a string", "0a 07 0a05 1203 1201 ff", FL_EPROTO, FL_EXTPROC_NONE, FL_EXTPROC_BODY_KEPT, "", false, 0, 0},
-        {"malformed dynamic metadata", "42 03 0a01 ff", FL_EPROTO, FL_EXTPROC_NONE, FL_EXTPROC_BODY_KEPT, "", false, 0, 0},
+        {"empty header answer", "0a 00", 0, FL_EXTPROC_REQUEST_HEADERS, FL_EXTPROC_BODY_KEPT, "",
+         false, 0, 0},
+        {"plain body answer", "1a 02 0a00", 0, FL_EXTPROC_REQUEST_BODY, FL_EXTPROC_BODY_KEPT, "",
+         false, 0, 0},
+        {"whole body", "1a 08 0a06 1a04 0a02'{}'", 0, FL_EXTPROC_REQUEST_BODY,
+         FL_EXTPROC_BODY_REPLACED, "{}", false, 0, 0},
+        {"whole body, empty but there", "1a 06 0a04 1a02 0a00", 0, FL_EXTPROC_REQUEST_BODY,
+         FL_EXTPROC_BODY_REPLACED, "", false, 0, 0},
+        {"clear_body", "1a 06 0a04 1a02 1001", 0, FL_EXTPROC_REQUEST_BODY, FL_EXTPROC_BODY_CLEARED,
+         "", false, 0, 0},
+        {"clear_body false asks for nothing", "1a 06 0a04 1a02 1000", 0, FL_EXTPROC_REQUEST_BODY,
+         FL_EXTPROC_BODY_KEPT, "", false, 0, 0},
+        {"clear_body after body: the last member", "1a 09 0a07 1a05 0a01'x' 1001", 0,
+         FL_EXTPROC_REQUEST_BODY, FL_EXTPROC_BODY_CLEARED, "", false, 0, 0},
+        {"piece after body: the last member", "1a 0c 0a0a 1a08 0a01'x' 1a03 0a01'y'", 0,
+         FL_EXTPROC_REQUEST_BODY, FL_EXTPROC_BODY_PIECE, "y", false, 0, 0},
+        {"body after a piece: its end is forgotten", "1a 0b 0a09 1a07 1a02 1001 0a01'x'", 0,
+         FL_EXTPROC_REQUEST_BODY, FL_EXTPROC_BODY_REPLACED, "x", false, 0, 0},
+        {"pieces merge", "1a 0d 0a0b 1a09 1a03 0a01'x' 1a02 1001", 0, FL_EXTPROC_REQUEST_BODY,
+         FL_EXTPROC_BODY_PIECE, "x", true, 0, 0},
+        {"common responses merge", "1a 0c 0a02 2801 0a06 1a04 0a02'{}'", 0, FL_EXTPROC_REQUEST_BODY,
+         FL_EXTPROC_BODY_REPLACED, "{}", false, 0, 0},
+        {"mutation before the body", "1a 0d 0a0b 1203 1201'a' 1a04 0a02'{}'", 0,
+         FL_EXTPROC_REQUEST_BODY, FL_EXTPROC_BODY_REPLACED, "{}", false, 0, 1},
+        {"another member of the oneof replaces", "0a 09 0a07 1203 1201'a' 2801 2a 05 0a03 1201'b'",
+         0, FL_EXTPROC_REQUEST_TRAILERS, FL_EXTPROC_BODY_KEPT, "", false, 0, 1},
+        {"response body", "22 0d 0a0b 1a09 1a07 0a03'abc' 1001", 0, FL_EXTPROC_RESPONSE_BODY,
+         FL_EXTPROC_BODY_PIECE, "abc", true, 0, 0},
+        {"immediate: headers and body",
+         "3a 18 0a03 08ad03 120c 0a0a 0a08 0a01'a' 1a03'b c' 1a03'abc'", 0, FL_EXTPROC_IMMEDIATE,
+         FL_EXTPROC_BODY_KEPT, "abc", false, 1, 0},
+        {"remove_headers is a string", "0a 07 0a05 1203 1201 ff", FL_EPROTO, FL_EXTPROC_NONE,
+         FL_EXTPROC_BODY_KEPT, "", false, 0, 0},
+        {"malformed dynamic metadata", "42 03 0a01 ff", FL_EPROTO, FL_EXTPROC_NONE,
+         FL_EXTPROC_BODY_KEPT, "", false, 0, 0},
     };
 
     for (size_t i = 0; i < FL_ARRAY_LEN(rows); i++) {
@@ -389,7 +432,8 @@ static void header_options_read_in_full(void **state)
     (void)state;
     struct fl_extproc_response response;
 
-    /* set {a: r, append true}, set {b, action 1, keep_empty}, set with NUL; mode and timeout override */
+    /* set {a: r, append true}, set {b, action 1, keep_empty}, set with NUL; mode and timeout
+     * override */
     int rc = read_response(&response,
                            "0a 25 0a23 1221"
                            "0a0c 0a06 0a01'a' 1a01'r' 1202 0801"
@@ -424,10 +468,12 @@ static void a_body_in_chunks_keeps_its_chunks(void **state)
     for (size_t i = 0; i < n; i++)
         bytes[i] = (uint8_t)(i * 7);
     struct fl_chain body = wire_chain(fl_bytes(bytes, n), 16384);
-    fl_extproc_request_write(
-        &out, &(struct fl_extproc_request_out){.kind = FL_EXTPROC_REQUEST_BODY, .body = &body,
-                                               .body_bytes = n, .end_of_stream = true,
-                                               .served = FL_BYTES("1.2.3.4:80")});
+    fl_extproc_request_write(&out,
+                             &(struct fl_extproc_request_out){.kind = FL_EXTPROC_REQUEST_BODY,
+                                                              .body = &body,
+                                                              .body_bytes = n,
+                                                              .end_of_stream = true,
+                                                              .served = FL_BYTES("1.2.3.4:80")});
     assert_true(wire_take(&out, &message));
     assert_int_equal(fl_extproc_request_read(&request, &message), 0);
     assert_true(request.end_of_stream);
@@ -440,8 +486,10 @@ static void a_body_in_chunks_keeps_its_chunks(void **state)
     fl_extproc_response_write(
         &out, &(struct fl_extproc_response_out){.kind = FL_EXTPROC_REQUEST_BODY,
                                                 .body_change = FL_EXTPROC_BODY_PIECE,
-                                                .body = &body, .body_offset = 1000,
-                                                .body_bytes = 62000, .end_of_stream = true});
+                                                .body = &body,
+                                                .body_offset = 1000,
+                                                .body_bytes = 62000,
+                                                .end_of_stream = true});
     assert_true(wire_take(&out, &message));
     assert_int_equal(fl_extproc_response_read(&response, &message), 0);
     assert_true(response.end_of_stream);
@@ -548,7 +596,8 @@ static void subset_hint_in_every_form(void **state)
     } rows[] = {
         {"other namespace: every ready endpoint", "envoy.lb", FL_EXTPROC_SUBSET, "1a01'a'", false,
          false, ""},
-        {"other key: every ready endpoint", "envoy.lb.subset_hint", "x", "1a01'a'", false, false, ""},
+        {"other key: every ready endpoint", "envoy.lb.subset_hint", "x", "1a01'a'", false, false,
+         ""},
         {"list of strings", "envoy.lb.subset_hint", FL_EXTPROC_SUBSET,
          "32 0c 0a04 1a02'a1' 0a04 1a02'b2'", true, false, "a1;b2;"},
         {"list, one entry holding commas and blanks", "envoy.lb.subset_hint", FL_EXTPROC_SUBSET,
@@ -562,7 +611,8 @@ static void subset_hint_in_every_form(void **state)
          "32 18 0a09 11 0000000000000840 0a03 1a01'a' 0a02 2001 0a02 0800", true, false, "a;"},
         {"null", "envoy.lb.subset_hint", FL_EXTPROC_SUBSET, "0800", true, true, ""},
         {"bool", "envoy.lb.subset_hint", FL_EXTPROC_SUBSET, "2001", true, true, ""},
-        {"number", "envoy.lb.subset_hint", FL_EXTPROC_SUBSET, "11 0000000000000840", true, true, ""},
+        {"number", "envoy.lb.subset_hint", FL_EXTPROC_SUBSET, "11 0000000000000840", true, true,
+         ""},
         {"struct", "envoy.lb.subset_hint", FL_EXTPROC_SUBSET, "2a00", true, true, ""},
         {"a Value without a member", "envoy.lb.subset_hint", FL_EXTPROC_SUBSET, "", true, true, ""},
         {"list given twice merges", "envoy.lb.subset_hint", FL_EXTPROC_SUBSET,
@@ -600,9 +650,9 @@ static void subset_hint_is_capped(void **state)
         struct fl_arena arena;
         for (size_t i = 0; i < count; i++)
             items[i] = FL_BYTES("a");
-        fl_extproc_request_write(&out, &(struct fl_extproc_request_out){
-                                           .has_subset = true, .subset = items,
-                                           .subset_count = count});
+        fl_extproc_request_write(&out, &(struct fl_extproc_request_out){.has_subset = true,
+                                                                        .subset = items,
+                                                                        .subset_count = count});
         assert_true(wire_take(&out, &message));
         assert_int_equal(fl_extproc_request_read(&request, &message), 0);
         fl_arena_init(&arena, 0);
@@ -657,8 +707,7 @@ static void metadata_merges_like_any_message(void **state)
     struct fl_arena arena;
 
     fl_arena_init(&arena, 0);
-    struct fl_chain message =
-        with_metadata("envoy.lb.subset_hint", FL_EXTPROC_SUBSET, "1a01'a'");
+    struct fl_chain message = with_metadata("envoy.lb.subset_hint", FL_EXTPROC_SUBSET, "1a01'a'");
     struct fl_chain second = with_metadata("envoy.lb", FL_EXTPROC_SERVED, "1a01's'");
     struct fl_chain third = with_metadata("envoy.lb.subset_hint", FL_EXTPROC_SUBSET, "1a01'b'");
     fl_chain_move(&message, &second);
@@ -680,7 +729,8 @@ static void metadata_merges_like_any_message(void **state)
 static void metadata_deeper_than_100_is_refused(void **state)
 {
     (void)state;
-    /* metadata_context, map entry, Struct: 3 levels; each nested list is a Value and a ListValue. */
+    /* metadata_context, map entry, Struct: 3 levels; each nested list is a Value and a ListValue.
+     */
     for (size_t lists = 46; lists <= 48; lists++) {
         struct fl_pb_writer writer;
         struct fl_extproc_request request = {0};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 
 #include <cmocka.h>
@@ -29,7 +29,8 @@ struct stream {
     size_t body_bytes;
 };
 
-static const struct fl_picker_decision ten_seven = {.endpoint = {(const uint8_t *)"10.0.0.7:8000", 13}};
+static const struct fl_picker_decision ten_seven = {
+    .endpoint = {(const uint8_t *)"10.0.0.7:8000", 13}};
 
 static void note(char *text, size_t room, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -150,24 +151,27 @@ static void say_fields(struct stream *s, enum fl_extproc_kind kind, const char *
 
     while (rest.n > 0 && fl_bytes_next(&rest, '\n', &line)) {
         size_t at = fl_bytes_index(line, '=');
-        items[fields.count++] = (struct fl_field){fl_bytes_head(line, at), fl_bytes_skip(line, at + 1)};
+        items[fields.count++] =
+            (struct fl_field){fl_bytes_head(line, at), fl_bytes_skip(line, at + 1)};
     }
-    say(s, &(struct fl_extproc_request_out){.kind = kind, .headers = &fields,
-                                            .end_of_stream = is_end, .protocol = protocol});
+    say(s, &(struct fl_extproc_request_out){
+               .kind = kind, .headers = &fields, .end_of_stream = is_end, .protocol = protocol});
 }
 
-#define CHAT ":method=POST\n:path=/v1/chat/completions\ncontent-type=application/json\nx-request-id=r1"
+#define CHAT                                                                                       \
+    ":method=POST\n:path=/v1/chat/completions\ncontent-type=application/json\nx-request-id=r1"
 
 static void say_headers(struct stream *s, const char *text, bool is_end)
 {
     say_fields(s, FL_EXTPROC_REQUEST_HEADERS, text, is_end, NULL);
 }
 
-static void say_bytes(struct stream *s, enum fl_extproc_kind kind, struct fl_bytes bytes, bool is_end)
+static void say_bytes(struct stream *s, enum fl_extproc_kind kind, struct fl_bytes bytes,
+                      bool is_end)
 {
     struct fl_chain body = wire_chain(bytes, 16384);
-    say(s, &(struct fl_extproc_request_out){.kind = kind, .body = &body, .body_bytes = bytes.n,
-                                            .end_of_stream = is_end});
+    say(s, &(struct fl_extproc_request_out){
+               .kind = kind, .body = &body, .body_bytes = bytes.n, .end_of_stream = is_end});
     fl_chain_fini(&body);
 }
 
@@ -528,7 +532,9 @@ static void buffered_answers_headers_at_once_and_all_on_the_body(void **state)
     open_stream(&s, FL_EXTPROC_BODY_BUFFERED);
     say_headers(&s, CHAT, false);
     say_fields(&s, FL_EXTPROC_REQUEST_TRAILERS, "t=1", false, NULL);
-    expect(&s, "H I(400,invalid_request_body content-type=application/json x-request-id=r1) END(0) ", "");
+    expect(&s,
+           "H I(400,invalid_request_body content-type=application/json x-request-id=r1) END(0) ",
+           "");
     close_stream(&s);
     free(bytes);
 }
@@ -549,16 +555,36 @@ static void protocol_agreement(void **state)
         {"full duplex, BUFFERED", {4, 2, true}, true, "warn ", ""},
         {"BUFFERED both ways, waiting", {2, 2, false}, true, "warn ", ""},
         {"full duplex, waiting: one warning (#13686)", {4, 4, false}, true, "warn ", ""},
-        {"STREAMED", {1, 4, true}, false, "",
-         "protocol_config.request_body_mode is STREAMED (1): set FULL_DUPLEX_STREAMED (4) or BUFFERED (2)"},
-        {"NONE for the response", {4, 0, true}, false, "",
-         "protocol_config.response_body_mode is NONE (0): set FULL_DUPLEX_STREAMED (4) or BUFFERED (2)"},
-        {"BUFFERED_PARTIAL", {3, 4, true}, false, "",
-         "protocol_config.request_body_mode is BUFFERED_PARTIAL (3): set FULL_DUPLEX_STREAMED (4) or BUFFERED (2)"},
-        {"GRPC", {5, 4, true}, false, "",
-         "protocol_config.request_body_mode is GRPC (5): set FULL_DUPLEX_STREAMED (4) or BUFFERED (2)"},
-        {"an unknown number", {4, 99, true}, false, "",
-         "protocol_config.response_body_mode is unknown (99): set FULL_DUPLEX_STREAMED (4) or BUFFERED (2)"},
+        {"STREAMED",
+         {1, 4, true},
+         false,
+         "",
+         "protocol_config.request_body_mode is STREAMED (1): set FULL_DUPLEX_STREAMED (4) or "
+         "BUFFERED (2)"},
+        {"NONE for the response",
+         {4, 0, true},
+         false,
+         "",
+         "protocol_config.response_body_mode is NONE (0): set FULL_DUPLEX_STREAMED (4) or BUFFERED "
+         "(2)"},
+        {"BUFFERED_PARTIAL",
+         {3, 4, true},
+         false,
+         "",
+         "protocol_config.request_body_mode is BUFFERED_PARTIAL (3): set FULL_DUPLEX_STREAMED (4) "
+         "or BUFFERED (2)"},
+        {"GRPC",
+         {5, 4, true},
+         false,
+         "",
+         "protocol_config.request_body_mode is GRPC (5): set FULL_DUPLEX_STREAMED (4) or BUFFERED "
+         "(2)"},
+        {"an unknown number",
+         {4, 99, true},
+         false,
+         "",
+         "protocol_config.response_body_mode is unknown (99): set FULL_DUPLEX_STREAMED (4) or "
+         "BUFFERED (2)"},
     };
 
     for (size_t i = 0; i < FL_ARRAY_LEN(rows); i++) {
@@ -607,7 +633,10 @@ static void body_cap(void **state)
             if (n <= 100)
                 expect(&s, "", "pick ");
             else
-                expect(&s, "I(413,request_too_large content-type=application/json x-request-id=r1) END(0) ", "");
+                expect(&s,
+                       "I(413,request_too_large content-type=application/json x-request-id=r1) "
+                       "END(0) ",
+                       "");
             say_body(&s, "more", true); /* nothing after the end */
             expect(&s, "", n <= 100 ? "warn " : "");
             close_stream(&s);
@@ -626,14 +655,15 @@ static void spoofed_headers_are_hidden_and_removed(void **state)
     open_stream(&s, FL_EXTPROC_BODY_FULL_DUPLEX);
     s.inline_answer = &ten_seven;
     say_headers(&s,
-                CHAT "\nX-Prefiller-Host-Port=1.1.1.1:1\nx-gateway-destination-endpoint=2.2.2.2:2\n"
-                     "x-gateway-destination-endpoint-served=3\nx-gateway-destination-endpoint-subset=4\n"
-                     "x-prefiller-url=5\nx-data-parallel-host-port=6\nx-encoder-hosts-ports=7\n"
-                     "x-kv-cache-source-host-port=8\nx-llm-d-slo-ttft-ms=9\nx-other=10",
+                CHAT
+                "\nX-Prefiller-Host-Port=1.1.1.1:1\nx-gateway-destination-endpoint=2.2.2.2:2\n"
+                "x-gateway-destination-endpoint-served=3\nx-gateway-destination-endpoint-subset=4\n"
+                "x-prefiller-url=5\nx-data-parallel-host-port=6\nx-encoder-hosts-ports=7\n"
+                "x-kv-cache-source-host-port=8\nx-llm-d-slo-ttft-ms=9\nx-other=10",
                 true);
     /* 6 always; carried: prefiller-url, data-parallel, encoder, kv-cache-source, slo */
-    expect(&s,
-           "H{x-gateway-destination-endpoint=10.0.0.7:8000 -11 meta=10.0.0.7:8000 clear} ", "pick ");
+    expect(&s, "H{x-gateway-destination-endpoint=10.0.0.7:8000 -11 meta=10.0.0.7:8000 clear} ",
+           "pick ");
     assert_int_equal(s.header_count, 4 + 2); /* the slo header is input; what is unknown stays */
     close_stream(&s);
 }
@@ -645,7 +675,8 @@ static void a_prefill_endpoint_is_set_and_then_not_removed(void **state)
     static const struct fl_field debug = {{(const uint8_t *)"x-a", 3}, {(const uint8_t *)"b", 1}};
     const struct fl_picker_decision decision = {.endpoint = FL_BYTES("[fd00::7]:8000"),
                                                 .prefill = FL_BYTES("10.0.1.3:8000"),
-                                                .extras = &debug, .extra_count = 1};
+                                                .extras = &debug,
+                                                .extra_count = 1};
     struct stream s;
 
     open_stream(&s, FL_EXTPROC_BODY_FULL_DUPLEX);
@@ -725,7 +756,10 @@ static void metadata_headers_at_and_above_their_limits(void **state)
         if (count <= FL_EXTPROC_METADATA_MAX)
             expect(&s, "", "pick ");
         else
-            expect(&s, "I(431,metadata_headers_too_large content-type=application/json x-request-id=r1) END(0) ", "");
+            expect(&s,
+                   "I(431,metadata_headers_too_large content-type=application/json "
+                   "x-request-id=r1) END(0) ",
+                   "");
         close_stream(&s);
     }
     for (size_t bytes = 65535; bytes <= 65537; bytes++) {
@@ -738,7 +772,8 @@ static void metadata_headers_at_and_above_their_limits(void **state)
         expect(&s,
                bytes <= FL_EXTPROC_METADATA_MAX_BYTES
                    ? ""
-                   : "I(431,metadata_headers_too_large content-type=application/json x-request-id=r1) END(0) ",
+                   : "I(431,metadata_headers_too_large content-type=application/json "
+                     "x-request-id=r1) END(0) ",
                bytes <= FL_EXTPROC_METADATA_MAX_BYTES ? "pick " : "");
         close_stream(&s);
     }
@@ -750,10 +785,13 @@ static void say_hint(struct stream *s, enum fl_extproc_kind kind, const char *it
 {
     const struct fl_bytes subset[] = {fl_bytes_of(item)};
     struct fl_chain body = wire_chain(FL_BYTES("{}"), 2);
-    say(s, &(struct fl_extproc_request_out){.kind = kind, .body = &body,
+    say(s, &(struct fl_extproc_request_out){.kind = kind,
+                                            .body = &body,
                                             .body_bytes = kind == FL_EXTPROC_REQUEST_BODY ? 2 : 0,
-                                            .end_of_stream = is_end, .has_subset = true,
-                                            .subset = subset, .subset_count = 1});
+                                            .end_of_stream = is_end,
+                                            .has_subset = true,
+                                            .subset = subset,
+                                            .subset_count = 1});
     fl_chain_fini(&body);
 }
 
@@ -775,16 +813,16 @@ static void the_last_subset_hint_stands(void **state)
     say_hint(&s, FL_EXTPROC_REQUEST_BODY, "b:1", false);
     say_hint(&s, FL_EXTPROC_REQUEST_BODY, "c:1,d:1", false);
     /* Metadata without a hint does not open the pool again. */
-    say(&s, &(struct fl_extproc_request_out){.kind = FL_EXTPROC_REQUEST_BODY, .end_of_stream = true,
-                                             .served = FL_BYTES("x")});
+    say(&s, &(struct fl_extproc_request_out){
+                .kind = FL_EXTPROC_REQUEST_BODY, .end_of_stream = true, .served = FL_BYTES("x")});
     expect(&s, "", "pick ");
     assert_string_equal(s.subset, "c:1;d:1;");
     assert_int_equal(s.body_bytes, 4);
     close_stream(&s);
 
     open_stream(&s, FL_EXTPROC_BODY_FULL_DUPLEX);
-    say(&s, &(struct fl_extproc_request_out){.kind = FL_EXTPROC_REQUEST_HEADERS,
-                                             .end_of_stream = true, .has_subset = true});
+    say(&s, &(struct fl_extproc_request_out){
+                .kind = FL_EXTPROC_REQUEST_HEADERS, .end_of_stream = true, .has_subset = true});
     expect(&s, "", "pick ");
     assert_string_equal(s.subset, ""); /* an empty hint: nobody */
     close_stream(&s);
@@ -803,8 +841,12 @@ static void errors_become_immediate_responses(void **state)
         const char *answer;
     } rows[] = {
         {FL_EEPP_NOT_READY, 0, "I(503,epp_not_ready " JSON " retry-after=1 x-request-id=r1) "},
-        {FL_EDRAINING, 0, "I(503,shutting_down " JSON " retry-after=1 x-request-id=r1 x-llm-d-request-dropped-reason=rejected-shutting-down) "},
-        {FL_ENO_ENDPOINTS, 0, "I(503,no_endpoints " JSON " x-request-id=r1 x-llm-d-request-dropped-reason=rejected-no-endpoints) "},
+        {FL_EDRAINING, 0,
+         "I(503,shutting_down " JSON
+         " retry-after=1 x-request-id=r1 x-llm-d-request-dropped-reason=rejected-shutting-down) "},
+        {FL_ENO_ENDPOINTS, 0,
+         "I(503,no_endpoints " JSON
+         " x-request-id=r1 x-llm-d-request-dropped-reason=rejected-no-endpoints) "},
         {FL_EEPP_OVERLOADED, 0, "I(503,epp_overloaded " JSON " retry-after=1 x-request-id=r1) "},
         {FL_EBAD_BODY, 0, "I(400,invalid_request_body " JSON " x-request-id=r1) "},
         {FL_EMODEL_NOT_FOUND, 0, "I(404,model_not_found " JSON " x-request-id=r1) "},
@@ -814,9 +856,15 @@ static void errors_become_immediate_responses(void **state)
         {FL_ETOKENIZER_TIMEOUT, 0, "I(504,tokenizer_timeout " JSON " x-request-id=r1) "},
         {FL_ETOKENIZER, 0, "I(502,tokenizer_error " JSON " x-request-id=r1) "},
         {FL_EDECISION_TIMEOUT, 0, "I(504,decision_timeout " JSON " x-request-id=r1) "},
-        {FL_EOVERLOADED, 7, "I(429,overloaded " JSON " retry-after=7 x-request-id=r1 x-llm-d-request-dropped-reason=rejected-saturated) "},
-        {FL_EQUEUE_REJECTED, 0, "I(429,queue_rejected " JSON " retry-after=1 x-request-id=r1 x-llm-d-request-dropped-reason=rejected-saturated) "},
-        {FL_EDEADLINE, 0, "I(429,queue_timeout " JSON " retry-after=1 x-request-id=r1 x-llm-d-request-dropped-reason=rejected-ttl-expired) "},
+        {FL_EOVERLOADED, 7,
+         "I(429,overloaded " JSON
+         " retry-after=7 x-request-id=r1 x-llm-d-request-dropped-reason=rejected-saturated) "},
+        {FL_EQUEUE_REJECTED, 0,
+         "I(429,queue_rejected " JSON
+         " retry-after=1 x-request-id=r1 x-llm-d-request-dropped-reason=rejected-saturated) "},
+        {FL_EDEADLINE, 0,
+         "I(429,queue_timeout " JSON
+         " retry-after=1 x-request-id=r1 x-llm-d-request-dropped-reason=rejected-ttl-expired) "},
         {FL_ENOT_READY, 0, "I(503,selection_unavailable " JSON " x-request-id=r1) "},
         {FL_ECONFLICT, 0, "I(409,conflict " JSON " x-request-id=r1) "},
         {FL_EBAD_REQUEST, 0, "I(400,invalid_request " JSON " x-request-id=r1) "},
@@ -984,7 +1032,8 @@ static void observability_mode_is_silent(void **state)
 
     open_stream(&s, FL_EXTPROC_BODY_FULL_DUPLEX);
     say(&s, &(struct fl_extproc_request_out){.kind = FL_EXTPROC_REQUEST_HEADERS,
-                                             .end_of_stream = true, .observability_mode = true});
+                                             .end_of_stream = true,
+                                             .observability_mode = true});
     say_response(&s);
     say_response_body(&s, "x", true);
     expect(&s, "", "");

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Both ends of ext_proc over real connections on one loop: our client against our server, a raw client
- * against our server, and our client against a scripted picker. */
+/* Both ends of ext_proc over real connections on one loop: our client against our server, a raw
+ * client against our server, and our client against a scripted picker. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 
-#include <cmocka.h>
 #include <arpa/inet.h>
+#include <cmocka.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
@@ -24,21 +24,21 @@
 /* ---- one loop with a picker's server and a client's pool ---- */
 
 enum script {
-    SCRIPT_ANSWER,     /* inside on_pick */
-    SCRIPT_REFUSE,     /* inside on_pick: no_endpoints */
-    SCRIPT_HOLD,       /* the test answers */
+    SCRIPT_ANSWER, /* inside on_pick */
+    SCRIPT_REFUSE, /* inside on_pick: no_endpoints */
+    SCRIPT_HOLD,   /* the test answers */
     /* a scripted picker instead of ours: */
-    SCRIPT_SILENT,     /* takes everything, sends nothing at all */
-    SCRIPT_CLOSE,      /* ends the stream with status 14 at once */
-    SCRIPT_CLOSE_OK,   /* ends it with OK at once */
-    SCRIPT_RESET,      /* resets it */
-    SCRIPT_REFUSED,    /* REFUSED_STREAM: never processed */
-    SCRIPT_REFUSED_ONCE, /* the first time; then our picker answers */
-    SCRIPT_GARBAGE,    /* answers with bytes that are no message */
-    SCRIPT_HUGE,       /* announces a message above the cap */
-    SCRIPT_NOT_GRPC,   /* answers 200 text/html */
-    SCRIPT_TRAILERS_ONLY, /* status 12 in one head */
-    SCRIPT_DECIDE_AND_END, /* decides on the first message, then ends with OK */
+    SCRIPT_SILENT,            /* takes everything, sends nothing at all */
+    SCRIPT_CLOSE,             /* ends the stream with status 14 at once */
+    SCRIPT_CLOSE_OK,          /* ends it with OK at once */
+    SCRIPT_RESET,             /* resets it */
+    SCRIPT_REFUSED,           /* REFUSED_STREAM: never processed */
+    SCRIPT_REFUSED_ONCE,      /* the first time; then our picker answers */
+    SCRIPT_GARBAGE,           /* answers with bytes that are no message */
+    SCRIPT_HUGE,              /* announces a message above the cap */
+    SCRIPT_NOT_GRPC,          /* answers 200 text/html */
+    SCRIPT_TRAILERS_ONLY,     /* status 12 in one head */
+    SCRIPT_DECIDE_AND_END,    /* decides on the first message, then ends with OK */
     SCRIPT_DECIDE_THEN_EVICT, /* decides; evicts when the response head comes */
 };
 
@@ -342,8 +342,10 @@ static void open_world(struct world *w, enum script script, size_t budget_bytes)
     const struct fl_extproc_server_config config = {
         .picker = {.body_mode = FL_EXTPROC_BODY_FULL_DUPLEX, .max_body_bytes = 10 << 20},
         .budget = &w->budget};
-    const struct fl_web_pool_config pool = {.max_idle_per_target = 4, .max_idle_ms = 55000,
-                                            .max_header_bytes = 65536, .max_headers = 200};
+    const struct fl_web_pool_config pool = {.max_idle_per_target = 4,
+                                            .max_idle_ms = 55000,
+                                            .max_header_bytes = 65536,
+                                            .max_headers = 200};
     struct fl_addr any;
 
     *w = (struct world){.script = script};
@@ -356,8 +358,10 @@ static void open_world(struct world *w, enum script script, size_t budget_bytes)
     w->pool = fl_web_pool_new(w->loop, &pool);
     open_peer(w);
     fl_arena_init(&w->arena, 0);
-    w->head = (struct fl_head){.method = FL_BYTES("POST"), .target = FL_BYTES("/v1/completions"),
-                               .authority = FL_BYTES("h"), .arena = &w->arena};
+    w->head = (struct fl_head){.method = FL_BYTES("POST"),
+                               .target = FL_BYTES("/v1/completions"),
+                               .authority = FL_BYTES("h"),
+                               .arena = &w->arena};
     fl_fields_add(&w->head.fields, &w->arena, FL_BYTES("x-request-id"), FL_BYTES("r1"));
 }
 
@@ -749,11 +753,15 @@ static const struct fl_exchange_handler stranger_handler = {.on_head = stranger_
 
 static void visit(struct world *w, struct stranger *s, const char *path, const char *content_type)
 {
-    const struct fl_web_target target = {.addr = w->addr, .protocol = FL_WEB_H2,
-                                         .connect_timeout_ms = 5000};
-    struct fl_head head = {.method = FL_BYTES("POST"), .scheme = FL_BYTES("http"),
-                           .authority = FL_BYTES("h"), .target = fl_bytes_of(path), .is_h2 = true,
-                           .body = FL_BODY_STREAM, .content_length = UINT64_MAX};
+    const struct fl_web_target target = {
+        .addr = w->addr, .protocol = FL_WEB_H2, .connect_timeout_ms = 5000};
+    struct fl_head head = {.method = FL_BYTES("POST"),
+                           .scheme = FL_BYTES("http"),
+                           .authority = FL_BYTES("h"),
+                           .target = fl_bytes_of(path),
+                           .is_h2 = true,
+                           .body = FL_BODY_STREAM,
+                           .content_length = UINT64_MAX};
 
     *s = (struct stranger){.grpc_status = -1};
     s->x = fl_web_pool_open(w->pool, &target, false, &stranger_handler, s);
@@ -777,8 +785,8 @@ static void content_types_and_methods(void **state)
         {"with its codec", FL_EXTPROC_PATH, "application/grpc+proto", 200, 0},
         {"no type", FL_EXTPROC_PATH, NULL, 415, -1},
         {"JSON", FL_EXTPROC_PATH, "application/json", 415, -1},
-        {"another method", "/envoy.service.ext_proc.v3.ExternalProcessor/Other",
-         "application/grpc", 200, 12},
+        {"another method", "/envoy.service.ext_proc.v3.ExternalProcessor/Other", "application/grpc",
+         200, 12},
         {"another service", "/x.Y/Z", "application/grpc", 200, 12},
         {"a service that shares the port", "/grpc.health.v1.Health/Check", "application/grpc", 200,
          2},
@@ -852,8 +860,8 @@ static void bad_frames_end_with_their_status(void **state)
         if (!rows[i].half_closes && s.x != NULL)
             fl_exchange_send_end(s.x, NULL);
         TURN_UNTIL(&w, s.closes == 1 && w.closes == (int)i + 1);
-        assert_int_equal(w.end, rows[i].grpc_status == 0 ? FL_EXTPROC_END_REFUSED
-                                                         : FL_EXTPROC_END_FAILED);
+        assert_int_equal(w.end,
+                         rows[i].grpc_status == 0 ? FL_EXTPROC_END_REFUSED : FL_EXTPROC_END_FAILED);
     }
     /* The next stream on the same connection works. */
     ask(&w, false, 5000);
@@ -876,17 +884,19 @@ static void a_proxy_that_takes_no_answers_is_held_back(void **state)
 
     open_world(&w, SCRIPT_ANSWER, 0);
     visit(&w, &s, FL_EXTPROC_PATH, "application/grpc");
-    fl_extproc_request_write(&out, &(struct fl_extproc_request_out){
-                                       .kind = FL_EXTPROC_REQUEST_HEADERS, .headers = &none,
-                                       .end_of_stream = true});
+    fl_extproc_request_write(
+        &out, &(struct fl_extproc_request_out){
+                  .kind = FL_EXTPROC_REQUEST_HEADERS, .headers = &none, .end_of_stream = true});
     /* 8 MiB of response body come back as 8 MiB of answers, many more than the queues hold. The
      * stranger reads (its handler consumes), so all must arrive, whatever is held meanwhile. */
     uint8_t *bytes = calloc(1, 65536);
     struct fl_chain body = wire_chain(fl_bytes(bytes, 65536), 65536);
     for (int i = 0; i < 128; i++)
-        fl_extproc_request_write(&out, &(struct fl_extproc_request_out){
-                                           .kind = FL_EXTPROC_RESPONSE_BODY, .body = &body,
-                                           .body_bytes = 65536, .end_of_stream = i == 127});
+        fl_extproc_request_write(&out,
+                                 &(struct fl_extproc_request_out){.kind = FL_EXTPROC_RESPONSE_BODY,
+                                                                  .body = &body,
+                                                                  .body_bytes = 65536,
+                                                                  .end_of_stream = i == 127});
     while (fl_chain_pop(&out, &slice))
         fl_exchange_send_body(s.x, slice);
     TURN_UNTIL(&w, w.ends == 1);

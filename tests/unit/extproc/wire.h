@@ -72,7 +72,8 @@ static inline bool wire_take(struct fl_chain *out, struct fl_chain *message)
         return false;
     fl_chain_copy_out(out, 0, prefix, sizeof(prefix));
     assert(prefix[0] == 0);
-    size_t n = (size_t)prefix[1] << 24 | (size_t)prefix[2] << 16 | (size_t)prefix[3] << 8 | prefix[4];
+    size_t n =
+        (size_t)prefix[1] << 24 | (size_t)prefix[2] << 16 | (size_t)prefix[3] << 8 | prefix[4];
     assert(out->bytes >= 5 + n);
     fl_chain_ref_range(message, out, 5, n);
     fl_chain_consume(out, 5 + n);

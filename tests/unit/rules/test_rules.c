@@ -10,6 +10,7 @@
 
 #include <cmocka.h>
 
+#include "base/alloc.h"
 #include "unit/rules/entry.h"
 
 #define LOOPS 2
@@ -416,6 +417,124 @@ static void the_status_follows_the_endpoints(void **state)
     }
 }
 
+/* ---- rule files ---- */
+
+#define FILE_ENTRY(port, members)                                                                  \
+    "{\"endpoints\":" ENTRY_ENDPOINTS ",\"serviceArguments\":{\"externalIP\":\"192.0.2.30\","      \
+    "\"protocol\":\"tcp\",\"mode\":4,\"port\":" #port members "}}"
+
+static int apply(struct table *table, const char *text, const struct fl_bytes *drop,
+                 uint32_t drop_count)
+{
+    struct fl_rule **put;
+    uint32_t count;
+    if (fl_rule_read_list(fl_bytes_of(text), 1000, &put, &count, &table->answer) != 0)
+        return table->answer.status;
+    struct fl_rules_snapshot *next =
+        fl_rules_apply(&table->rules, put, count, drop, drop_count, &table->answer);
+    fl_free(put);
+    return commit(table, next);
+}
+
+/* gateway.md 2.2 Format */
+static void a_rule_file_has_three_forms(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint32_t count;
+    } good[] = {
+        {FILE_ENTRY(1, ""), 1},
+        {"[" FILE_ENTRY(1, "") "," FILE_ENTRY(2, "") "]", 2},
+        {"{\"lbAttr\":[" FILE_ENTRY(1, "") "]}", 1},
+        {"{\"lbAttr\":[]}", 0},
+        {"[]", 0},
+    };
+    static const struct {
+        const char *text, *said;
+        int status;
+    } bad[] = {
+        {"{", "", 400},
+        {"[" FILE_ENTRY(1, "") "," FILE_ENTRY(0, "") "]", "entry 1: malformed-service error", 400},
+        {"[" FILE_ENTRY(1, "") "," FILE_ENTRY(1, "") "]", "entry 1: the same rule stands twice",
+         409},
+        {"[" FILE_ENTRY(1, ",\"sel\":5") "]", "entry 0: sel=5 not supported", 400},
+    };
+    struct fl_rule **rules;
+    struct fl_rest_answer answer;
+    uint32_t count;
+    for (size_t i = 0; i < FL_ARRAY_LEN(good); i++) {
+        if (fl_rule_read_list(fl_bytes_of(good[i].text), 0, &rules, &count, &answer) != 0)
+            fail_msg("%s: %s", good[i].text, answer.result);
+        assert_int_equal(count, good[i].count);
+        while (count > 0)
+            fl_rule_unref(rules[--count]);
+        fl_free(rules);
+    }
+    for (size_t i = 0; i < FL_ARRAY_LEN(bad); i++) {
+        assert_int_equal(fl_rule_read_list(fl_bytes_of(bad[i].text), 0, &rules, &count, &answer),
+                         bad[i].status);
+        if (strstr(answer.result, bad[i].said) == NULL)
+            fail_msg("%s: %s", bad[i].text, answer.result);
+        assert_null(rules);
+    }
+}
+
+/* gateway.md 2.2 Reload: one change; equal ones untouched, changed ones replaced, missing ones
+ * deleted */
+static void a_file_becomes_one_change(void **state)
+{
+    (void)state;
+    struct table table;
+    table_init(&table);
+    assert_int_equal(post(&table, "\"port\":9", NULL), 200); /* over REST */
+    uint64_t generation = table.rules.current->generation;
+    assert_int_equal(apply(&table, "[" FILE_ENTRY(1, "") "," FILE_ENTRY(2, "") "]", NULL, 0), 200);
+    assert_int_equal(table.rules.current->generation, generation + 1);
+    assert_int_equal(table.rules.current->rule_count, 3);
+    const struct fl_rule *first = rule_at(&table, 1);
+    struct fl_rule_live *second_live = rule_at(&table, 2)->live;
+    struct fl_bytes keys[2] = {fl_bytes(NULL, 0), fl_bytes(NULL, 0)};
+    struct fl_buf copies[2] = {{0}, {0}};
+    for (int i = 0; i < 2; i++) {
+        fl_buf_append(&copies[i], rule_at(&table, (uint32_t)i + 1)->key);
+        keys[i] = fl_buf_bytes(&copies[i]);
+    }
+    /* nothing differs */
+    assert_int_equal(apply(&table, "[" FILE_ENTRY(2, "") "," FILE_ENTRY(1, "") "]", keys, 2), 200);
+    assert_int_equal(table.rules.current->generation, generation + 1);
+    /* one equal, one changed */
+    assert_int_equal(
+        apply(&table, "[" FILE_ENTRY(1, "") "," FILE_ENTRY(2, ",\"name\":\"x\"") "]", keys, 2),
+        200);
+    assert_int_equal(table.rules.current->generation, generation + 2);
+    assert_ptr_equal(rule_at(&table, 1), first);
+    assert_ptr_equal(rule_at(&table, 2)->live, second_live);
+    assert_true(fl_bytes_eq(rule_at(&table, 2)->name, FL_BYTES("x")));
+    /* one missing; the one over REST stays */
+    assert_int_equal(apply(&table, FILE_ENTRY(2, ""), keys, 2), 200);
+    assert_int_equal(table.rules.current->rule_count, 2);
+    assert_int_equal(rule_at(&table, 0)->port, 9);
+    assert_int_equal(rule_at(&table, 1)->port, 2);
+    /* refused as a whole */
+    generation = table.rules.current->generation;
+    assert_int_equal(
+        apply(&table, "[" FILE_ENTRY(3, ",\"id\":\"a\"") "," FILE_ENTRY(4, ",\"id\":\"a\"") "]",
+              keys, 2),
+        409);
+    char stolen[1024];
+    snprintf(stolen, sizeof(stolen),
+             "[" FILE_ENTRY(2, ",\"name\":\"y\"") "," FILE_ENTRY(3, ",\"id\":\"%.*s\"") "]",
+             FL_FMT(rule_at(&table, 1)->id));
+    assert_int_equal(apply(&table, stolen, keys, 2), 409);
+    table.rules.max_rules = 2;
+    assert_int_equal(apply(&table, FILE_ENTRY(3, ""), NULL, 0), 403);
+    assert_int_equal(table.rules.current->generation, generation);
+    fl_buf_fini(&copies[0]);
+    fl_buf_fini(&copies[1]);
+    table_fini(&table);
+}
+
 /* ---- lookup ---- */
 
 /* gateway.md 5.3, 5.4 */
@@ -597,6 +716,8 @@ int main(void)
         cmocka_unit_test(the_list_is_in_creation_order),
         cmocka_unit_test(every_patch_is_refused_in_its_words),
         cmocka_unit_test(the_status_follows_the_endpoints),
+        cmocka_unit_test(a_rule_file_has_three_forms),
+        cmocka_unit_test(a_file_becomes_one_change),
         cmocka_unit_test(the_most_specific_rule_wins),
         cmocka_unit_test(a_miss_says_whether_the_model_was_the_reason),
         cmocka_unit_test(one_keyless_rule_needs_no_lookup),
