@@ -7,6 +7,8 @@
 #include "codec/json.h"
 #include "codec/json_scan.h"
 
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
 static void dump(struct fl_json_writer *w, const struct fl_json_node *node)
 {
     if (!fl_bytes_is_absent(node->key))

@@ -10,6 +10,8 @@
 #include "openai/request.h"
 #include "openai/usage.h"
 
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
 static void check_view(const struct fl_openai_request *r, const struct fl_openai_options *options)
 {
     assert(r->metadata_count <= FL_OPENAI_METADATA_MAX_ENTRIES);

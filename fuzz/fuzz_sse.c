@@ -6,6 +6,8 @@
 #include "base/rng.h"
 #include "codec/sse.h"
 
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
 static int log_line(void *owner, enum fl_sse_line line, struct fl_bytes value)
 {
     struct fl_buf *log = owner;

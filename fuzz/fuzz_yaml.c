@@ -5,6 +5,8 @@
 
 #include "codec/yaml.h"
 
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
 /* Walks the subtree; returns the nodes in it. */
 static uint32_t walk(const struct fl_json_node *node, uint32_t depth)
 {

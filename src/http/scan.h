@@ -17,8 +17,9 @@
 #define FL_HTTP_TCHAR 1   /* RFC 9110 5.6.2 */
 #define FL_HTTP_CONTROL 2 /* not in a field value: 0-31 but HTAB, and DEL */
 #define FL_HTTP_TARGET 4  /* visible ASCII without '#': a request target */
-#define FL_HTTP_REGNAME 8 /* RFC 3986 unreserved, sub-delims: a host name ('%' is checked apart)   \
-                           */
+#define FL_HTTP_REGNAME                                                                            \
+    8 /* RFC 3986 unreserved, sub-delims: a host name ('%' is checked apart)                       \
+       */
 
 extern const uint8_t fl_http_class[256];
 

@@ -34,8 +34,7 @@ static bool is_reg_name(struct fl_bytes text)
 }
 
 /* Host without brackets; `port` is what follows the colon, absent without one. */
-static bool split_authority(struct fl_bytes text, struct fl_bytes *host, struct fl_bytes *port,
-                            bool *is_address)
+static bool split_authority(struct fl_bytes text, struct fl_bytes *host, struct fl_bytes *port)
 {
     struct fl_bytes rest;
     if (text.n > 0 && text.p[0] == '[') {
@@ -43,7 +42,6 @@ static bool split_authority(struct fl_bytes text, struct fl_bytes *host, struct 
         if (close == text.n)
             return false;
         *host = fl_bytes(text.p + 1, close - 1);
-        *is_address = true;
         if (!is_ip(AF_INET6, *host))
             return false;
         rest = fl_bytes_skip(text, close + 1);
@@ -52,7 +50,6 @@ static bool split_authority(struct fl_bytes text, struct fl_bytes *host, struct 
         *host = fl_bytes_head(text, colon);
         if (!is_reg_name(*host))
             return false;
-        *is_address = is_ip(AF_INET, *host);
         rest = fl_bytes_skip(text, colon);
     }
     *port = (struct fl_bytes){NULL, 0};
@@ -67,9 +64,8 @@ static bool split_authority(struct fl_bytes text, struct fl_bytes *host, struct 
 bool fl_http_is_authority(struct fl_bytes text)
 {
     struct fl_bytes host, port;
-    bool is_address;
     uint64_t number;
-    return split_authority(text, &host, &port, &is_address) &&
+    return split_authority(text, &host, &port) &&
            (port.n == 0 || fl_bytes_to_u64(port, 65535, &number));
 }
 
@@ -120,9 +116,10 @@ int fl_url_parse(struct fl_bytes text, struct fl_url *url, struct fl_error *err)
     struct fl_bytes authority = fl_bytes_head(rest, authority_length(rest));
     if (fl_bytes_index(authority, '@') < authority.n)
         return fl_error_set(err, FL_EBAD_REQUEST, "URL carries a user name, which is not allowed");
-    if (!split_authority(authority, &parsed.host, &port, &parsed.is_ip))
+    if (!split_authority(authority, &parsed.host, &port))
         return fl_error_set(err, FL_EBAD_REQUEST, "URL \"%.*s\" has no valid host",
                             FL_FMT(fl_bytes_head(text, 128)));
+    parsed.is_ip = authority.p[0] == '[' || is_ip(AF_INET, parsed.host);
     if (!fl_bytes_is_absent(port)) {
         uint64_t number;
         if (!fl_bytes_to_u64(port, 65535, &number) || number == 0)

@@ -215,7 +215,8 @@ static enum fl_http1_defect_id check_framing(const struct seen *seen, uint8_t mi
         return DEFECT(CODING_OLD);
     if (seen->coding_unknown)
         return DEFECT(CODING_UNKNOWN);
-    if (seen->codings > 1 || seen->coding_malformed)
+    /* A second line is either unknown, empty or a second "chunked": malformed. */
+    if (seen->coding_malformed)
         return DEFECT(CODING_FORM);
     return DEFECT(NONE);
 }

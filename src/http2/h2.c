@@ -12,7 +12,7 @@
 #include "http2/joint.h"
 
 /* Heads of ext_proc and of most requests fit, so that a stream is one allocation. */
-#define STREAM_ARENA_ROOM 1024
+#define STREAM_ARENA_ROOM 2048
 /* Frame headers and HEADERS frames of one turn. */
 #define OUT_JOINT_ROOM 4096
 /* Copying this much is cheaper than another vector of the writev. */
@@ -495,6 +495,9 @@ static int on_send_data(nghttp2_session *session, nghttp2_frame *frame, const ui
     (void)session;
 
     assert(frame->data.padlen == 0); /* we never ask for padding */
+    /* Reset while this frame waited for room: its bytes are gone. RST_STREAM is on its way. */
+    if (stream->is_reset)
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
     /* The library goes from one DATA frame to the next by itself; this one comes again. */
     if (h2->out->bytes >= h2->out_max_bytes)
         return NGHTTP2_ERR_WOULDBLOCK;

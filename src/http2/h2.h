@@ -81,7 +81,7 @@ struct fl_h2_ops {
 };
 
 /* Memory of streams that have ended, for the next ones of the same loop. Zeroed is valid. */
-#define FL_H2_CACHE_MAX 256 /* 350 KiB a loop */
+#define FL_H2_CACHE_MAX 128 /* 300 KiB a server or pool */
 struct fl_h2_cache {
     struct fl_h2_stream *first;
     uint32_t count;

@@ -109,14 +109,14 @@ struct worker {
 };
 
 /* Things readers may still look at, gathered so that they are retired together. */
-enum limbo_kind { LIMBO_NODE, LIMBO_SLOT, LIMBO_LIST, LIMBO_TABLE };
+enum limbo_kind { LIMBO_NODE, LIMBO_SLOT, LIMBO_LIST, LIMBO_BY_SEQ, LIMBO_BY_NAME };
 #define LIMBO_BATCH 250
 
 struct limbo {
     struct fl_retired retired;
     struct fl_kvindex *index;
     uint32_t count;
-    uint64_t item[LIMBO_BATCH]; /* kind << 60 | number or address */
+    uint64_t item[LIMBO_BATCH]; /* kind << 60 | number, address or packed segment */
 };
 
 struct fl_kvindex {
@@ -128,6 +128,7 @@ struct fl_kvindex {
 
     /* writer only */
     _Alignas(64) struct fl_table by_name;
+    struct fl_space space; /* of table segments and nodes */
     uint32_t nodes_made; /* numbers below are in use, free or in limbo */
     uint32_t *free_nodes, free_node_count, free_node_cap; /* a stack */
     struct fl_map_u64 workers; /* by worker id */

@@ -15,9 +15,10 @@
 #define AHEAD 5
 #define RING 16 /* blocks under way: more than 3 * AHEAD, a power of two for the sake of `%` */
 
-static void retire_table(void *owner, void *memory)
+static void retire_segment(struct fl_table *table, uint64_t packed)
 {
-    fl_kvindex_limbo(owner, LIMBO_TABLE, (uint64_t)(uintptr_t)memory);
+    struct fl_kvindex *index = table->owner;
+    fl_kvindex_limbo(index, table == &index->by_seq ? LIMBO_BY_SEQ : LIMBO_BY_NAME, packed);
 }
 
 static void prefetch_entry(const void *owner, uint32_t node)
@@ -47,12 +48,12 @@ struct fl_kvindex *fl_kvindex_new(struct fl_epoch *epoch)
     index->slots = fl_calloc(FL_KVINDEX_RANKS_MAX, sizeof(*index->slots));
     index->free_slots = fl_alloc(FL_KVINDEX_RANKS_MAX * sizeof(*index->free_slots));
     index->dead_slots = fl_alloc(FL_KVINDEX_RANKS_MAX * sizeof(*index->dead_slots));
-    fl_table_init(&index->by_seq, seed);
-    fl_table_init(&index->by_name, fl_mix64(seed + 1));
+    fl_table_init(&index->by_seq, seed, &index->space);
+    fl_table_init(&index->by_name, fl_mix64(seed + 1), &index->space);
     index->by_seq.hash_of = seq_hash_of;
     index->by_name.hash_of = fl_holders_name_hash;
     index->by_seq.prefetch = index->by_name.prefetch = prefetch_entry;
-    index->by_seq.retire = index->by_name.retire = retire_table;
+    index->by_seq.retire = index->by_name.retire = retire_segment;
     index->by_seq.owner = index->by_name.owner = index;
     return index;
 }
@@ -86,12 +87,9 @@ void fl_kvindex_free(struct fl_kvindex *index)
         if (is_list(word))
             fl_free(list_of(word));
     }
-    for (uint32_t i = 0; i * NODE_CHUNK < index->nodes_made; i++)
-        free(atomic_load_explicit(&index->chunk[i], memory_order_relaxed));
     free_workers(index);
     fl_map_u64_fini(&index->holes);
-    fl_table_fini(&index->by_seq);
-    fl_table_fini(&index->by_name);
+    fl_space_fini(&index->space);
     fl_free(index->slots);
     fl_free(index->free_nodes);
     fl_free(index->free_slots);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <assert.h>
-#include <stdlib.h>
 
 #include "base/alloc.h"
 #include "kvindex/impl.h"
@@ -30,8 +29,11 @@ static void give_back(struct fl_kvindex *index, uint64_t item)
     case LIMBO_LIST:
         fl_free((void *)(uintptr_t)value); // NOLINT(performance-no-int-to-ptr)
         break;
-    case LIMBO_TABLE:
-        free((void *)(uintptr_t)value); // NOLINT(performance-no-int-to-ptr)
+    case LIMBO_BY_SEQ:
+        fl_table_free_segment(&index->by_seq, value);
+        break;
+    case LIMBO_BY_NAME:
+        fl_table_free_segment(&index->by_name, value);
         break;
     }
 }
@@ -85,9 +87,7 @@ static uint32_t node_number(struct fl_kvindex *index)
     if (index->nodes_made == FL_KVINDEX_NODES_MAX)
         return NO_NODE;
     if (index->nodes_made % NODE_CHUNK == 0) {
-        struct node_chunk *chunk = aligned_alloc(64, sizeof(*chunk));
-        if (chunk == NULL)
-            abort(); /* as fl_alloc(), which does not align this far */
+        struct node_chunk *chunk = fl_space_take(&index->space, sizeof(*chunk));
         for (uint32_t i = 0; i < NODE_CHUNK; i++) {
             atomic_init(&chunk->node[i].seq, 0);
             atomic_init(&chunk->node[i].holders, NO_SLOT);

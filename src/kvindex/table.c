@@ -2,7 +2,6 @@
 #include "kvindex/table.h"
 
 #include <assert.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -10,19 +9,18 @@
 /* Growth by two fifths: the load swings between 61 and 85 %. */
 static uint32_t grown(uint32_t buckets)
 {
-    if (buckets < 5)
-        return buckets + 1;
-    return buckets * 7 / 5 < FL_TABLE_BUCKETS_MAX ? buckets * 7 / 5 : FL_TABLE_BUCKETS_MAX;
+    uint32_t more = buckets < 6 ? buckets + 2 : (buckets * 7 / 5 + 1) & ~1u;
+    return more < FL_TABLE_BUCKETS_MAX ? more : FL_TABLE_BUCKETS_MAX;
 }
 
 static uint64_t pack(const struct fl_table_bucket *all, uint32_t buckets)
 {
     uint64_t address = (uint64_t)(uintptr_t)all;
-    assert((address & 63) == 0 && address >> 54 == 0 && buckets <= FL_TABLE_BUCKETS_MAX);
+    assert((address & 127) == 0 && address >> 54 == 0 && buckets <= FL_TABLE_BUCKETS_MAX);
     return address >> 6 << 16 | buckets;
 }
 
-void fl_table_init(struct fl_table *table, uint64_t seed)
+void fl_table_init(struct fl_table *table, uint64_t seed, struct fl_space *space)
 {
     for (size_t i = 0; i < FL_TABLE_SEGMENTS; i++) {
         atomic_init(&table->segments[i], 0);
@@ -30,16 +28,13 @@ void fl_table_init(struct fl_table *table, uint64_t seed)
     }
     table->seed = seed;
     table->count = 0;
+    table->space = space;
 }
 
-void fl_table_fini(struct fl_table *table)
+void fl_table_free_segment(struct fl_table *table, uint64_t packed)
 {
-    for (size_t i = 0; i < FL_TABLE_SEGMENTS; i++) {
-        free(fl_table_buckets(atomic_load_explicit(&table->segments[i], memory_order_relaxed)));
-        atomic_store_explicit(&table->segments[i], 0, memory_order_relaxed);
-        table->segment_count[i] = 0;
-    }
-    table->count = 0;
+    fl_space_give(table->space, fl_table_buckets(packed),
+                  (packed & 0xffff) * sizeof(struct fl_table_bucket));
 }
 
 static uint8_t tag_at(const struct fl_table_bucket *bucket, uint32_t slot)
@@ -48,12 +43,10 @@ static uint8_t tag_at(const struct fl_table_bucket *bucket, uint32_t slot)
     return (uint8_t)(word >> 8 * (slot % 8));
 }
 
-static struct fl_table_bucket *new_buckets(uint32_t buckets)
+static struct fl_table_bucket *new_buckets(struct fl_table *table, uint32_t buckets)
 {
     size_t bytes = buckets * sizeof(struct fl_table_bucket);
-    struct fl_table_bucket *all = aligned_alloc(64, bytes);
-    if (all == NULL)
-        abort(); /* as fl_alloc(); at most a thousandth of the table */
+    struct fl_table_bucket *all = fl_space_take(table->space, bytes);
     memset(all, 0, bytes);
     return all;
 }
@@ -101,7 +94,7 @@ bool fl_table_grow(struct fl_table *table, uint32_t segment)
     if (old_buckets == FL_TABLE_BUCKETS_MAX)
         return false;
     uint32_t buckets = grown(old_buckets);
-    struct fl_table_bucket *all = new_buckets(buckets);
+    struct fl_table_bucket *all = new_buckets(table, buckets);
 
     for (uint32_t b = 0; b < old_buckets; b++) {
         if (b + 1 < old_buckets)
@@ -113,7 +106,7 @@ bool fl_table_grow(struct fl_table *table, uint32_t segment)
     }
     atomic_store_explicit(&table->segments[segment], pack(all, buckets), memory_order_seq_cst);
     if (packed != 0)
-        table->retire(table->owner, fl_table_buckets(packed));
+        table->retire(table, packed);
     return true;
 }
 
@@ -148,7 +141,8 @@ static const char *check_segment(const struct fl_table *table, uint32_t segment)
                 wrong = "table: an entry's key does not lead to it";
                 goto out;
             }
-            for (uint32_t p = fl_table_home(hash, buckets); p != b; p = p + 1 < buckets ? p + 1 : 0)
+            uint32_t home = fl_table_home(hash, buckets);
+            for (uint32_t p = home; p != b; p = fl_table_next(home, p, buckets))
                 overflow[p]++;
         }
     for (uint32_t b = 0; b < buckets; b++)

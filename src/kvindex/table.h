@@ -7,8 +7,8 @@
  *     | 12 tags | overflow count | 12 numbers |
  *
  * The table holds numbers only; whoever owns them knows their keys and verifies a candidate. An entry
- * lies in its home bucket or, that being full, in one of the following; each bucket that was passed
- * counts it as overflow, so a search ends at the first bucket whose count is 0. Nothing is ever moved
+ * lies in its home bucket or, that being full, in one that a search comes to next; each bucket that was
+ * passed counts it as overflow, so a search ends at the first bucket whose count is 0. Nothing is ever moved
  * within a segment that readers see: an entry that stays is found by every search. A full segment is
  * rebuilt aside and published with one store, the old one retired; a rebuild touches a thousandth
  * of the entries, so neither readers nor the writer stop for it.
@@ -28,6 +28,7 @@
 #endif
 
 #include "base/rng.h"
+#include "kvindex/space.h"
 
 #define FL_TABLE_SEGMENTS 1024
 #define FL_TABLE_NONE UINT32_MAX
@@ -54,14 +55,14 @@ struct fl_table {
     uint64_t (*hash_of)(const void *owner, uint32_t at, uint32_t segment, uint8_t tag, uint32_t nth);
     /* Brings nearer what hash_of() of this number reads. */
     void (*prefetch)(const void *owner, uint32_t at);
-    /* Takes memory that readers may still look at. */
-    void (*retire)(void *owner, void *memory);
+    /* Takes a segment that readers may still look at; fl_table_free_segment() when they no longer do. */
+    void (*retire)(struct fl_table *table, uint64_t packed);
+    struct fl_space *space; /* segments come from here and go with it */
     void *owner;
 };
 
-void fl_table_init(struct fl_table *table, uint64_t seed);
-/* No readers. */
-void fl_table_fini(struct fl_table *table);
+void fl_table_init(struct fl_table *table, uint64_t seed, struct fl_space *space);
+void fl_table_free_segment(struct fl_table *table, uint64_t packed);
 
 static inline uint64_t fl_table_hash(const struct fl_table *table, uint64_t key)
 {
@@ -88,6 +89,16 @@ static inline struct fl_table_bucket *fl_table_buckets(uint64_t packed)
 static inline uint32_t fl_table_home(uint64_t hash, uint32_t buckets)
 {
     return (uint32_t)(((hash >> 22 & UINT32_MAX) * buckets) >> 32);
+}
+
+/* Where a search that began at `home` goes on behind `b`: first to the other half of the pair of lines
+ * (which the hardware has mostly fetched along), then from pair to pair. */
+static inline uint32_t fl_table_next(uint32_t home, uint32_t b, uint32_t buckets)
+{
+    if (((b ^ home) & 1) == 0)
+        return b ^ 1;
+    uint32_t pair = (b & ~1u) + 2;
+    return (pair < buckets ? pair : 0) | (home & 1);
 }
 
 /* Bit s is set when slot s has this tag, for the two tag words of a bucket. Exact: no borrow runs from
@@ -138,7 +149,7 @@ fl_table_find(const struct fl_table *table, uint64_t hash,
         return FL_TABLE_NONE;
     const struct fl_table_bucket *all = fl_table_buckets(packed);
     uint32_t buckets = (uint32_t)(packed & 0xffff);
-    uint32_t at_bucket = fl_table_home(hash, buckets);
+    uint32_t home = fl_table_home(hash, buckets), at_bucket = home;
     uint8_t tag = fl_table_tag(hash);
 
     for (uint32_t step = 0; step < buckets; step++) {
@@ -153,7 +164,7 @@ fl_table_find(const struct fl_table *table, uint64_t hash,
         }
         if (__builtin_expect(more >> 32 == 0, 1))
             return FL_TABLE_NONE;
-        at_bucket = at_bucket + 1 < buckets ? at_bucket + 1 : 0;
+        at_bucket = fl_table_next(home, at_bucket, buckets);
     }
     return FL_TABLE_NONE;
 }
@@ -172,7 +183,7 @@ static inline uint32_t fl_table_first(const struct fl_table *table, uint64_t has
 
 /* ---- writer: inlined, an event does several of them a block ---- */
 
-#define FL_TABLE_BUCKETS_MAX 0xffff /* what the packed word holds */
+#define FL_TABLE_BUCKETS_MAX 0xfffe /* what the packed word holds, and even */
 
 /* Entries that buckets hold on average before their segment grows: at 10.2 of 12 about one entry in
  * twelve lies outside its home bucket. */
@@ -185,7 +196,7 @@ static inline uint32_t fl_table_capacity(uint32_t buckets)
 bool fl_table_grow(struct fl_table *table, uint32_t segment);
 
 /* Makes sure that the next insert of this hash has room. False when its segment is at the largest size
- * (65,535 buckets: 600 million entries in all, or 600 thousand under equal keys). */
+ * (65,534 buckets: 600 million entries in all, or 600 thousand under equal keys). */
 static inline bool fl_table_reserve(struct fl_table *table, uint64_t hash)
 {
     uint32_t segment = fl_table_segment(hash);
@@ -236,11 +247,11 @@ static inline uint32_t fl_table_slot_with(const struct fl_table_bucket *bucket, 
 static inline void fl_table_place(struct fl_table_bucket *all, uint32_t buckets, uint64_t hash,
                                   uint32_t at)
 {
-    uint32_t b = fl_table_home(hash, buckets);
+    uint32_t home = fl_table_home(hash, buckets), b = home;
     uint32_t slot = fl_table_slot_with(&all[b], 0, 0);
     while (__builtin_expect(slot == FL_TABLE_SLOTS, 0)) {
         fl_table_add_overflow(&all[b], 1);
-        b = b + 1 < buckets ? b + 1 : 0;
+        b = fl_table_next(home, b, buckets);
         slot = fl_table_slot_with(&all[b], 0, 0);
     }
     atomic_store_explicit(&all[b].at[slot], at, memory_order_release);
@@ -268,12 +279,12 @@ static inline void fl_table_remove(struct fl_table *table, uint64_t hash, uint32
     uint32_t b = home;
     uint32_t slot = fl_table_slot_with(&all[b], fl_table_tag(hash), at);
     while (__builtin_expect(slot == FL_TABLE_SLOTS, 0)) {
-        b = b + 1 < buckets ? b + 1 : 0;
+        b = fl_table_next(home, b, buckets);
         assert(b != home);
         slot = fl_table_slot_with(&all[b], fl_table_tag(hash), at);
     }
     fl_table_set_tag(&all[b], slot, 0, memory_order_seq_cst);
-    for (uint32_t passed = home; passed != b; passed = passed + 1 < buckets ? passed + 1 : 0)
+    for (uint32_t passed = home; passed != b; passed = fl_table_next(home, passed, buckets))
         fl_table_add_overflow(&all[passed], -1);
     table->segment_count[segment]--;
     table->count--;

@@ -2,6 +2,7 @@
 #include "web/conn_h2.h"
 
 #include <assert.h>
+#include <stdalign.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -14,6 +15,9 @@
 /* A client that has seen the first GOAWAY opens nothing more; one that has not is on its way for
  * about a round trip. */
 #define DRAIN_STEP_MS 1000
+
+/* A request's head as its sender builds it. */
+#define CLIENT_ARENA_ROOM 1024
 
 struct fl_h2_exchange {
     struct fl_exchange base;
@@ -37,6 +41,7 @@ struct fl_h2_exchange {
     struct fl_chain kept_body;
     struct fl_fields *kept_trailers;
     struct fl_arena arena;
+    alignas(16) uint8_t room[]; /* of the arena: CLIENT_ARENA_ROOM, or nothing */
 };
 
 static const struct fl_exchange_ops h2_exchange_ops;
@@ -59,9 +64,10 @@ static void touch(struct fl_h2_conn *conn)
 
 /* ---- exchanges ---- */
 
-static struct fl_h2_exchange *exchange_new(struct fl_loop *loop)
+static struct fl_h2_exchange *exchange_new(struct fl_loop *loop, size_t room)
 {
-    struct fl_h2_exchange *x = fl_calloc(1, sizeof(*x));
+    struct fl_h2_exchange *x = fl_alloc(sizeof(*x) + room);
+    memset(x, 0, sizeof(*x));
     x->base.ops = &h2_exchange_ops;
     x->loop = loop;
     fl_link_init(&x->wait_link);
@@ -92,7 +98,8 @@ struct fl_h2_exchange *fl_h2_exchange_new(struct fl_loop *loop,
                                           const struct fl_exchange_handler *handler, void *owner,
                                           const struct fl_h2_placer *ops, void *placer)
 {
-    struct fl_h2_exchange *x = exchange_new(loop);
+    struct fl_h2_exchange *x = exchange_new(loop, CLIENT_ARENA_ROOM);
+    fl_arena_init_with(&x->arena, 0, x->room, CLIENT_ARENA_ROOM);
     x->base.handler = handler;
     x->base.owner = owner;
     x->placer_ops = ops;
@@ -354,7 +361,7 @@ static void on_head(void *owner, struct fl_h2_stream *stream, struct fl_head *he
     struct fl_h2_exchange *x = fl_h2_owner(stream);
 
     if (conn->is_server) {
-        x = exchange_new(conn->loop);
+        x = exchange_new(conn->loop, 0);
         x->is_server = true;
         x->conn = conn;
         x->stream = stream;

@@ -470,6 +470,42 @@ static void reset_ends_a_stream_on_both_sides(void **state)
     }
 }
 
+/* Found by the soak: a frame that waited for room in the drain, then its stream was reset. */
+static void reset_while_a_frame_waits_for_room(void **state)
+{
+    (void)state;
+    static struct pair pair;
+    static uint8_t big[100000];
+    pair_init(&pair, WHOLE);
+    struct call *call = request(&pair.client, "/", NULL);
+    settle(&pair);
+    struct fl_h2_stream *stream = pair.server.calls[0].stream;
+    struct fl_head head = {.status = 200,
+                           .body = FL_BODY_STREAM,
+                           .content_length = UINT64_MAX,
+                           .arena = fl_h2_arena(stream)};
+    fl_h2_send_head(stream, &head, false);
+    fl_h2_send_data(stream, (struct fl_slice){.p = big, .n = sizeof(big)});
+    struct fl_chain out = {0};
+    assert_int_equal(fl_h2_drain(pair.server.h2, &out, 20000), 0);
+    assert_true(fl_h2_queued(stream) > 0);
+    uint8_t *flat = fl_alloc(out.bytes);
+    fl_chain_copy_out(&out, 0, flat, out.bytes);
+    assert_int_equal(fl_h2_feed(pair.client.h2, fl_bytes(flat, out.bytes), NULL), 0);
+    fl_free(flat);
+    fl_chain_fini(&out);
+    fl_h2_reset(stream, FL_H2_CANCEL);
+    settle(&pair);
+    assert_int_equal(pair.server.calls[0].rc, FL_ECANCELLED);
+    assert_int_equal(call->rc, FL_ECLOSED);
+    /* The connection goes on. */
+    pair.server.answers = true;
+    struct call *next = request(&pair.client, "/", NULL);
+    settle(&pair);
+    assert_int_equal(next->rc, 0);
+    pair_fini(&pair);
+}
+
 /* A request may be cancelled before it has left. */
 static void reset_before_the_request_left_is_clean(void **state)
 {
@@ -1108,6 +1144,7 @@ int main(void)
         cmocka_unit_test(only_consumption_opens_a_stream_window),
         cmocka_unit_test(drain_gives_about_its_cap),
         cmocka_unit_test(reset_ends_a_stream_on_both_sides),
+        cmocka_unit_test(reset_while_a_frame_waits_for_room),
         cmocka_unit_test(reset_before_the_request_left_is_clean),
         cmocka_unit_test(early_answer_is_a_success_for_both),
         cmocka_unit_test(can_open_follows_the_peers_limit),
