@@ -3,12 +3,12 @@
  *
  *   bench_kvindex [--full] [--check] [a1|a2|a4]...
  *
- * Workload chain(D, W, S): every worker holds S chains of depth D, the first D/2 blocks shared by the 8
- * workers of a group. a1 looks up full, half and no matches; a2 stores, removes and clears beside 0 to
- * 2 readers; a4 measures memory by resident size. Floors run in the same process on tables of the same
- * size: floor_lookup probes D random slots of 16 bytes with a prefetch 8 ahead and ANDs a word each,
- * floor_jump D/64 of them, floor_insert stores 16 bytes. Lines are `name value unit`; a goal or a value
- * that fails follows its figure. Exit 1 if one fails. */
+ * Workload chain(D, W, S): every worker holds S chains of depth D, the first D/2 blocks shared by
+ * the 8 workers of a group. a1 looks up full, half and no matches; a2 stores, removes and clears
+ * beside 0 to 2 readers; a4 measures memory by resident size. Floors run in the same process on
+ * tables of the same size: floor_lookup probes D random slots of 16 bytes with a prefetch 8 ahead
+ * and ANDs a word each, floor_jump D/64 of them, floor_insert stores 16 bytes. Lines are `name
+ * value unit`; a goal or a value that fails follows its figure. Exit 1 if one fails. */
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -237,7 +237,7 @@ static void make_queries(const struct chains *chains, enum match match, struct q
     queries->seq = fl_alloc((size_t)queries->count * queries->depth * sizeof(*queries->seq));
     for (uint32_t q = 0; q < queries->count; q++) {
         uint64_t *seq = queries->seq + (size_t)q * queries->depth;
-        uint32_t from = match == MATCH_FULL ? queries->depth
+        uint32_t from = match == MATCH_FULL   ? queries->depth
                         : match == MATCH_HALF ? queries->depth / 2
                                               : 0;
         chain_of(chains, fl_rng_below(&rng, chains->workers),
@@ -329,7 +329,8 @@ static double lookups_a_second(const struct chains *chains, const struct queries
     pthread_t threads[2];
     double sum = 0;
     for (uint32_t i = 0; i < count; i++) {
-        readers[i] = (struct reader){.chains = chains, .queries = queries, .until_ns = 2 * SLICE_NS};
+        readers[i] =
+            (struct reader){.chains = chains, .queries = queries, .until_ns = 2 * SLICE_NS};
         pthread_create(&threads[i], NULL, read_loop, &readers[i]);
     }
     for (uint32_t i = 0; i < count; i++) {
@@ -614,8 +615,8 @@ static void a2_clear(struct bench *bench, struct a2 *a2, const struct queries *q
     show("a2_longest_lookup_without_a_writer", quiet / 1e3, "us");
     show("a2_longest_lookup_beside_clears", longest / 1e3, "us");
     /* The guest takes the CPU away for milliseconds at times: judged is what the clears add. */
-    judge_below(bench, "a2_reader_stall_by_clears", longest > quiet ? (longest - quiet) / 1e3 : 0, 50,
-                10000, "us");
+    judge_below(bench, "a2_reader_stall_by_clears", longest > quiet ? (longest - quiet) / 1e3 : 0,
+                50, 10000, "us");
     fl_kvindex_remove_worker(a2->chains.index, 999999);
     fl_free(name);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* KV event payloads from the wire to the index. The input is a row of payloads, each behind a length of
- * two bytes (big endian); all are fed to one applier, so that later ones meet what earlier ones left. A
- * first byte chooses the block size. The index must be sound afterwards whatever came. */
+/* KV event payloads from the wire to the index. The input is a row of payloads, each behind a
+ * length of two bytes (big endian); all are fed to one applier, so that later ones meet what
+ * earlier ones left. A first byte chooses the block size. The index must be sound afterwards
+ * whatever came. */
 #include <assert.h>
 #include <stdlib.h>
 

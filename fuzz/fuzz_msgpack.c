@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The msgpack reader on any bytes: what it accepts, skipping accepts too and ends at the same byte; and
- * what the writer makes of it is read back the same. */
+/* The msgpack reader on any bytes: what it accepts, skipping accepts too and ends at the same byte;
+ * and what the writer makes of it is read back the same. */
 #include <assert.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -37,7 +37,8 @@ static void long_pieces(const uint8_t *data, size_t piece, size_t step, size_t c
     uint8_t secret[XXH3_SECRET_DEFAULT_SIZE];
     XXH3_generateSecret_fromSeed(secret, seed);
     for (size_t i = 0; i < count; i++)
-        out[i] = XXH3_64bits_withSecretandSeed(data + i * step, piece, secret, sizeof(secret), seed);
+        out[i] =
+            XXH3_64bits_withSecretandSeed(data + i * step, piece, secret, sizeof(secret), seed);
 }
 
 void fl_xxh3_pieces(const uint8_t *data, size_t piece, size_t step, size_t count, uint64_t seed,

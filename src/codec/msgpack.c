@@ -102,8 +102,21 @@ static int take_ext(struct fl_msgpack *reader, uint64_t n, struct fl_msgpack_val
 }
 
 /* Types c0 to df: what follows the first byte is a number of `width` bytes, or nothing. */
-enum form { FORM_BAD, FORM_NIL, FORM_BOOL, FORM_BIN, FORM_EXT, FORM_FIXEXT, FORM_F32, FORM_F64,
-            FORM_UINT, FORM_SINT, FORM_STR, FORM_ARRAY, FORM_MAP };
+enum form {
+    FORM_BAD,
+    FORM_NIL,
+    FORM_BOOL,
+    FORM_BIN,
+    FORM_EXT,
+    FORM_FIXEXT,
+    FORM_F32,
+    FORM_F64,
+    FORM_UINT,
+    FORM_SINT,
+    FORM_STR,
+    FORM_ARRAY,
+    FORM_MAP
+};
 
 static const struct {
     uint8_t form, width;
@@ -325,7 +338,8 @@ void fl_msgpack_put_bin(struct fl_msgpack_writer *writer, struct fl_bytes bytes)
 }
 
 /* Containers have no 1-byte form: below 16 the count lies in the first byte. */
-static void put_count(struct fl_msgpack_writer *writer, uint8_t small, uint8_t first, uint32_t count)
+static void put_count(struct fl_msgpack_writer *writer, uint8_t small, uint8_t first,
+                      uint32_t count)
 {
     if (count < 16)
         put_head(writer, (uint8_t)(small | count), 0, 0);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* MessagePack, the subset of selection.md 11.9: a reader that walks one complete message in place and a
- * writer of shortest forms.
+/* MessagePack, the subset of selection.md 11.9: a reader that walks one complete message in place
+ * and a writer of shortest forms.
  *
- * The reader hands out one value at a time and allocates nothing. It keeps the open containers itself,
- * so that it knows how deep it is and where each ends; the caller may at any point skip the rest of
- * what it has entered. A count is believed only if the bytes for that many elements are there: an array
- * of n needs n bytes, a map 2n. Extension values are handed out as such and hold nothing we use.
+ * The reader hands out one value at a time and allocates nothing. It keeps the open containers
+ * itself, so that it knows how deep it is and where each ends; the caller may at any point skip the
+ * rest of what it has entered. A count is believed only if the bytes for that many elements are
+ * there: an array of n needs n bytes, a map 2n. Extension values are handed out as such and hold
+ * nothing we use.
  *
  *   fl_msgpack_init(&reader, message);
  *   while (fl_msgpack_next(&reader, &value) == 0) ...      parents before their children, in order
@@ -51,7 +52,7 @@ struct fl_msgpack_value {
 
 struct fl_msgpack {
     const uint8_t *at, *end;
-    uint32_t depth;    /* open containers */
+    uint32_t depth; /* open containers */
     bool has_started;
     uint64_t left[FL_MSGPACK_DEPTH_MAX]; /* values each open container still has, innermost last */
 };
@@ -59,8 +60,8 @@ struct fl_msgpack {
 /* The message is borrowed for as long as the reader and its values are used. */
 void fl_msgpack_init(struct fl_msgpack *reader, struct fl_bytes message);
 
-/* 0; FL_EPROTO: malformed, cut short, or asked for more than the object holds; FL_EDEPTH. After an error
- * only fl_msgpack_finish() may follow, and fails. */
+/* 0; FL_EPROTO: malformed, cut short, or asked for more than the object holds; FL_EDEPTH. After an
+ * error only fl_msgpack_finish() may follow, and fails. */
 int fl_msgpack_next(struct fl_msgpack *reader, struct fl_msgpack_value *value);
 
 /* Passes over values until at most `depth` containers are open; reader->depth of an earlier moment

@@ -185,10 +185,11 @@ int fl_pb_scalars_next(struct fl_pb_scalars *scalars, uint64_t *value)
         return 0;
     fl_pb_reader_init(&reader, scalars->left);
     int rc = read_value(&reader, &field);
-    scalars->left =
-        rc < 0 ? (struct fl_bytes){0} : fl_bytes(reader.p, (size_t)(reader.end - reader.p));
-    if (rc < 0)
+    scalars->left = fl_bytes(reader.p, (size_t)(reader.end - reader.p));
+    if (rc < 0) {
+        scalars->left = (struct fl_bytes){0};
         return rc;
+    }
     *value = field.value;
     return 1;
 }

@@ -28,7 +28,8 @@
 #include "net/loop.h"
 #include "web/exchange.h"
 
-#define FL_EXTPROC_SMALL_BODY 65536   /* read on under pressure, so that small requests are served \
+#define FL_EXTPROC_SMALL_BODY                                                                      \
+    65536                             /* read on under pressure, so that small requests are served \
                                        */
 #define FL_EXTPROC_PAUSE_MS 2000      /* a paused body waits so long for memory */
 #define FL_EXTPROC_IDLE_BODY_MS 10000 /* under pressure a silent body gives its memory back */

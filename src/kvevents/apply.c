@@ -67,8 +67,7 @@ static struct fl_kv_seen_rank *seen_rank(struct fl_kv_applier *applier, uint32_t
             return &applier->ranks[i];
     if (applier->rank_count == FL_KV_RANKS_MAX)
         return NULL;
-    applier->ranks =
-        fl_realloc(applier->ranks, applier->rank_count + 1, sizeof(*applier->ranks));
+    applier->ranks = fl_realloc(applier->ranks, applier->rank_count + 1, sizeof(*applier->ranks));
     struct fl_kv_seen_rank *seen = &applier->ranks[applier->rank_count++];
     *seen = (struct fl_kv_seen_rank){.rank = rank};
     return seen;
@@ -96,7 +95,8 @@ static void set_salt(struct fl_kv_seen_rank *seen, uint64_t name, uint64_t salt)
     if (salt == SALT_NONE)
         fl_map_u64_take(&seen->salts, name);
     else
-        fl_map_u64_put(&seen->salts, name, (void *)(uintptr_t)salt); // NOLINT(performance-no-int-to-ptr)
+        fl_map_u64_put(&seen->salts, name,
+                       (void *)(uintptr_t)salt); // NOLINT(performance-no-int-to-ptr)
 }
 
 /* The salt's part of the seed; the two numbers that mean something else are given up. */
@@ -126,12 +126,18 @@ static const struct {
     const char *word;
     enum fl_tier tier;
 } media[] = {
-    {"GPU", FL_TIER_DEVICE},           {"DEVICE", FL_TIER_DEVICE},
-    {"CPU", FL_TIER_HOST_PINNED},      {"CPU_PINNED", FL_TIER_HOST_PINNED},
-    {"CPU_TIER1", FL_TIER_HOST_PINNED}, {"CPU_TIER2", FL_TIER_DISK},
-    {"DISK", FL_TIER_DISK},            {"NVME", FL_TIER_DISK},
-    {"STORAGE", FL_TIER_DISK},         {"EXTERNAL", FL_TIER_EXTERNAL},
-    {"NETWORK", FL_TIER_EXTERNAL},     {"REMOTE", FL_TIER_EXTERNAL},
+    {"GPU", FL_TIER_DEVICE},
+    {"DEVICE", FL_TIER_DEVICE},
+    {"CPU", FL_TIER_HOST_PINNED},
+    {"CPU_PINNED", FL_TIER_HOST_PINNED},
+    {"CPU_TIER1", FL_TIER_HOST_PINNED},
+    {"CPU_TIER2", FL_TIER_DISK},
+    {"DISK", FL_TIER_DISK},
+    {"NVME", FL_TIER_DISK},
+    {"STORAGE", FL_TIER_DISK},
+    {"EXTERNAL", FL_TIER_EXTERNAL},
+    {"NETWORK", FL_TIER_EXTERNAL},
+    {"REMOTE", FL_TIER_EXTERNAL},
     {"SHARED", FL_TIER_EXTERNAL},
 };
 
@@ -209,8 +215,7 @@ static enum fl_kv_result filter(struct fl_kv_applier *applier, uint32_t rank,
 
 static enum fl_kv_result mismatch(struct fl_kv_applier *applier, uint64_t block_tokens)
 {
-    applier->seen_block_tokens =
-        block_tokens <= UINT32_MAX ? (uint32_t)block_tokens : UINT32_MAX;
+    applier->seen_block_tokens = block_tokens <= UINT32_MAX ? (uint32_t)block_tokens : UINT32_MAX;
     if (applier->block_size_mismatches++ < MISMATCH_WARNINGS)
         fl_log(FL_LOG_WARN, "kv events of another block size are dropped",
                "source=%s worker=%" PRIu64 " got=%" PRIu64 " want=%u", applier->name,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From batches to the index: filters (selection.md 11.5), hashes (11.4, 10), counters.
  *
- * One applier per socket. Besides the index it knows what a stream of events tells only once: the kind
- * of each cache group (11.5) and the salt of stored blocks, which continuations inherit (11.4). */
+ * One applier per socket. Besides the index it knows what a stream of events tells only once: the
+ * kind of each cache group (11.5) and the salt of stored blocks, which continuations inherit
+ * (11.4). */
 #ifndef FL_KVEVENTS_APPLY_H
 #define FL_KVEVENTS_APPLY_H
 
@@ -13,8 +14,8 @@
 
 /* Ranks of one socket; attention-DP groups have 8 to 64. */
 #define FL_KV_RANKS_MAX 1024
-/* Cache groups of one socket over all its ranks; a hybrid model has a handful. Beyond it nothing more is
- * learned, and groups other than 0 are dropped. */
+/* Cache groups of one socket over all its ranks; a hybrid model has a handful. Beyond it nothing
+ * more is learned, and groups other than 0 are dropped. */
 #define FL_KV_GROUPS_MAX 4096
 
 struct fl_kv_group {
@@ -26,8 +27,8 @@ struct fl_kv_group {
 /* A rank seen on the socket, and the salts of its blocks. */
 struct fl_kv_seen_rank {
     uint32_t rank;
-    /* External hash -> salt part of the seed (as a number in place of the pointer), or SALT_AMBIGUOUS.
-     * Unsalted blocks are not in it. */
+    /* External hash -> salt part of the seed (as a number in place of the pointer), or
+     * SALT_AMBIGUOUS. Unsalted blocks are not in it. */
     struct fl_map_u64 salts;
 };
 

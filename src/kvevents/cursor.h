@@ -2,9 +2,9 @@
 /* Which numbered batch comes next? The table of selection.md 11.6, without sockets.
  *
  * Two watermarks: `applied` is the last batch in the index, `live` the last number seen on the live
- * socket. They differ while a replay runs ahead of the socket. Only the wire order of the live socket
- * tells a restart: engines number from 0 at process start, so a smaller number than the last one is
- * a new process with an empty cache. */
+ * socket. They differ while a replay runs ahead of the socket. Only the wire order of the live
+ * socket tells a restart: engines number from 0 at process start, so a smaller number than the last
+ * one is a new process with an empty cache. */
 #ifndef FL_KVEVENTS_CURSOR_H
 #define FL_KVEVENTS_CURSOR_H
 
@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 struct fl_kv_cursor {
-    bool has_applied;  /* false: initial */
+    bool has_applied; /* false: initial */
     bool has_live;
     bool has_snapshot; /* a peer's dump stands in for what came before the first message */
     uint64_t applied, live;
@@ -22,7 +22,8 @@ enum fl_kv_step {
     FL_KV_STEP_APPLY,   /* in turn */
     FL_KV_STEP_DROP,    /* duplicate, or overlap of a replay */
     FL_KV_STEP_GAP,     /* batches from fl_kv_cursor_next() on are missing before it */
-    FL_KV_STEP_RESTART, /* forget what the publisher has told; the cursor is initial again: ask again */
+    FL_KV_STEP_RESTART, /* forget what the publisher has told; the cursor is initial again: ask
+                           again */
 };
 
 /* A message of the live socket. */

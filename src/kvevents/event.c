@@ -30,7 +30,8 @@ static void reset(struct fl_kv_event *event)
     };
 }
 
-/* Room for `count` > 0 elements, which the peer chose; NULL without memory, the array stays then. */
+/* Room for `count` > 0 elements, which the peer chose; NULL without memory, the array stays then.
+ */
 static void *grown(void *array, size_t *cap, size_t count, size_t size)
 {
     if (count <= *cap)
@@ -81,8 +82,8 @@ static bool hash_of(const struct fl_msgpack_value *value, uint64_t *hash)
     return true;
 }
 
-/* Each reader below begins one value; a value of the wrong type breaks the event or is passed over, as
- * the field demands. What is left of it then is skipped by read_field(). */
+/* Each reader below begins one value; a value of the wrong type breaks the event or is passed over,
+ * as the field demands. What is left of it then is skipped by read_field(). */
 
 static void read_hashes(struct fl_kv_event *event, struct fl_msgpack *reader)
 {
@@ -90,8 +91,7 @@ static void read_hashes(struct fl_kv_event *event, struct fl_msgpack *reader)
     event->hash_count = 0;
     event->has_hashes = false;
     if (fl_msgpack_next(reader, &array) < 0 || array.type != FL_MSGPACK_ARRAY ||
-        array.count > FL_KVINDEX_EVENT_BLOCKS_MAX ||
-        !ensure_hashes(event, array.count)) {
+        array.count > FL_KVINDEX_EVENT_BLOCKS_MAX || !ensure_hashes(event, array.count)) {
         event->is_broken = true;
         return;
     }
@@ -302,10 +302,11 @@ static const struct {
     {"block_mm_infos", FIELD_IMAGES},
 };
 
-/* Positions behind the tag. The tail of a store (from position 9) is read by type, see read_tail(). */
-static const enum field stored_fields[] = {FIELD_HASHES, FIELD_PARENT,     FIELD_TOKENS,
-                                           FIELD_BLOCK_SIZE, FIELD_IGNORED, FIELD_MEDIUM,
-                                           FIELD_LORA,   FIELD_EXTRA_KEYS};
+/* Positions behind the tag. The tail of a store (from position 9) is read by type, see read_tail().
+ */
+static const enum field stored_fields[] = {FIELD_HASHES,     FIELD_PARENT,    FIELD_TOKENS,
+                                           FIELD_BLOCK_SIZE, FIELD_IGNORED,   FIELD_MEDIUM,
+                                           FIELD_LORA,       FIELD_EXTRA_KEYS};
 static const enum field removed_fields[] = {FIELD_HASHES, FIELD_MEDIUM,  FIELD_GROUP,
                                             FIELD_KIND,   FIELD_IGNORED, FIELD_LOCALITY};
 
@@ -361,14 +362,15 @@ static void read_field(struct fl_kv_event *event, struct fl_msgpack *reader, enu
         fl_msgpack_skip(reader);
         break;
     }
-    /* When it was its container's last value, that has closed by itself and the depth is smaller. */
+    /* When it was its container's last value, that has closed by itself and the depth is smaller.
+     */
     fl_msgpack_skip_to(reader, depth);
 }
 
 /* ---- the tail of a store in array form ---- */
 
-/* Elements from position 9: group, kind, window, locality, source. Older senders send fewer, in no fixed
- * order. */
+/* Elements from position 9: group, kind, window, locality, source. Older senders send fewer, in no
+ * fixed order. */
 #define TAIL_MAX 8
 #define TAIL_FULL 4
 

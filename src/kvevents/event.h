@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A batch of KV events as an engine sent it (selection.md 11.2-11.4), read in place.
  *
- * fl_kv_batch_open() walks the whole payload once, so that a batch that is cut or malformed anywhere is
- * refused before any of its events takes effect. fl_kv_batch_next() then fills one event at a time, from
- * the array form or the map form. A broken event is reported as such and does not disturb the next.
+ * fl_kv_batch_open() walks the whole payload once, so that a batch that is cut or malformed
+ * anywhere is refused before any of its events takes effect. fl_kv_batch_next() then fills one
+ * event at a time, from the array form or the map form. A broken event is reported as such and does
+ * not disturb the next.
  *
  * Texts are lent by the payload; the arrays belong to the event, grow, and are used again. */
 #ifndef FL_KVEVENTS_EVENT_H
@@ -49,7 +50,8 @@ struct fl_kv_event {
 
     struct fl_bytes medium, lora_name, locality, spec_kind; /* absent: nil or not sent */
     struct fl_bytes cache_salt; /* given as such, or in SGLang's map in place of the LoRA name */
-    /* From the first block's extra keys: a marked salt, or a plain string that may be one (11.4). */
+    /* From the first block's extra keys: a marked salt, or a plain string that may be one (11.4).
+     */
     struct fl_bytes key_salt, plain_key;
     bool has_group;
     uint64_t group;

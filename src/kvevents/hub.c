@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The hub: one epoll over the descriptors of all sockets.
  *
- * A ZMQ descriptor says only that something happened inside; it may be readable with nothing to read, and
- * silent with messages waiting once its signal has been taken (dependencies.md 3.3). So a signal puts
- * its subscriber on the ready list, and it stays there until a read finds nothing. As a second net,
- * each run looks at a few subscribers nobody has signalled for. */
+ * A ZMQ descriptor says only that something happened inside; it may be readable with nothing to
+ * read, and silent with messages waiting once its signal has been taken (dependencies.md 3.3). So a
+ * signal puts its subscriber on the ready list, and it stays there until a read finds nothing. As a
+ * second net, each run looks at a few subscribers nobody has signalled for. */
 #include <assert.h>
 #include <errno.h>
 #include <string.h>
@@ -140,7 +140,8 @@ bool fl_kvevents_run(struct fl_kvevents *hub, uint64_t now_ms)
     take_signals(hub);
     patrol(hub);
 
-    /* Those that have more go to the end of the list, so that one storm does not starve the others. */
+    /* Those that have more go to the end of the list, so that one storm does not starve the others.
+     */
     struct fl_link round;
     fl_link_init(&round);
     fl_link_splice_tail(&round, &hub->ready);

@@ -25,7 +25,8 @@ struct fl_kvevents {
 /* How a subscriber gets its messages at the moment. */
 enum fl_kv_phase {
     FL_KV_PHASE_LIVE,      /* from the live socket */
-    FL_KV_PHASE_REPLAYING, /* from the replay socket; the live one waits, its first message is held */
+    FL_KV_PHASE_REPLAYING, /* from the replay socket; the live one waits, its first message is held
+                            */
 };
 
 struct fl_kv_subscriber {
@@ -48,9 +49,9 @@ struct fl_kv_subscriber {
     /* the replay under way */
     zmq_msg_t held; /* payload of the live message before which batches are missing */
     uint64_t held_sequence;
-    bool has_answer;  /* a batch came */
-    bool has_lost;    /* a hole was found: counted and dealt with */
-    bool is_second;   /* it has been asked for twice */
+    bool has_answer; /* a batch came */
+    bool has_lost;   /* a hole was found: counted and dealt with */
+    bool is_second;  /* it has been asked for twice */
     uint32_t replayed;
     uint64_t no_replay_before_ms; /* back off after one that failed */
     struct fl_timer timer;        /* replay: silence; pending: the warning */

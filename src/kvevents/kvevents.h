@@ -5,16 +5,16 @@
  *                         subscriber: cursor, gaps, replay --> batch --> prefix index
  *   engine ROUTER <-> DEALER /                                     \ stored, removed, cleared
  *
- * One hub holds all subscribers of a process. It lives on the runtime's event thread, which owns every
- * ZMQ socket and is the one writer of every index: all functions here run there, except where "any
- * thread" is said. The hub has one descriptor (an epoll over its sockets), a deadline, and a function
- * that does a bounded piece of work; who has a poll loop drives it:
+ * One hub holds all subscribers of a process. It lives on the runtime's event thread, which owns
+ * every ZMQ socket and is the one writer of every index: all functions here run there, except where
+ * "any thread" is said. The hub has one descriptor (an epoll over its sockets), a deadline, and a
+ * function that does a bounded piece of work; who has a poll loop drives it:
  *
  *   poll(fl_kvevents_fd(), until fl_kvevents_next_ms());
  *   while (fl_kvevents_run(hub, now_ms)) other sources get their turn;
  *
- * What engines send is never trusted: a malformed message or event is counted and dropped, and nothing
- * an engine sends ends its subscription. */
+ * What engines send is never trusted: a malformed message or event is counted and dropped, and
+ * nothing an engine sends ends its subscription. */
 #ifndef FL_KVEVENTS_KVEVENTS_H
 #define FL_KVEVENTS_KVEVENTS_H
 
@@ -56,8 +56,8 @@ extern const char *const fl_kv_type_words[FL_KV_TYPE_COUNT + 1];     /* NULL-ter
 extern const char *const fl_kv_result_words[FL_KV_RESULT_COUNT + 1]; /* NULL-terminated */
 extern const char *const fl_kv_gap_words[FL_KV_GAP_COUNT + 1];       /* NULL-terminated */
 
-/* Owned by the service, shared by its subscribers; written by the event thread alone (relaxed), read by
- * anyone. Zeroed is valid. */
+/* Owned by the service, shared by its subscribers; written by the event thread alone (relaxed),
+ * read by anyone. Zeroed is valid. */
 struct fl_kv_counters {
     _Atomic uint64_t events[FL_KV_TYPE_COUNT][FL_KV_RESULT_COUNT];
     _Atomic uint64_t gaps[FL_KV_GAP_COUNT];
@@ -75,13 +75,14 @@ struct fl_kvevents *fl_kvevents_new(void *zmq, struct fl_error *err);
 void fl_kvevents_free(struct fl_kvevents *hub);
 
 int fl_kvevents_fd(const struct fl_kvevents *hub);
-/* Reads, applies, reconnects; gives back memory of the attached indexes. Bounded: some 256 messages.
- * True if there is more to do at once. */
+/* Reads, applies, reconnects; gives back memory of the attached indexes. Bounded: some 256
+ * messages. True if there is more to do at once. */
 bool fl_kvevents_run(struct fl_kvevents *hub, uint64_t now_ms);
 /* When fl_kvevents_run() wants to be called even without input; UINT64_MAX: never. */
 uint64_t fl_kvevents_next_ms(const struct fl_kvevents *hub);
 
-/* The hub calls fl_kvindex_maintain() for attached indexes. An index is detached before it is freed. */
+/* The hub calls fl_kvindex_maintain() for attached indexes. An index is detached before it is
+ * freed. */
 void fl_kvevents_attach_index(struct fl_kvevents *hub, struct fl_kvindex *index);
 void fl_kvevents_detach_index(struct fl_kvevents *hub, struct fl_kvindex *index);
 
@@ -110,8 +111,8 @@ struct fl_kv_subscriber_config {
     const char *replay_endpoint; /* NULL: none; copied */
     struct fl_kvindex *index;
     uint64_t worker_id;
-    /* Of batches that name none. A batch's own rank wins; a restart or a loss concerns every rank seen
-     * on the socket, be it one (vLLM, SGLang) or several (TensorRT-LLM). */
+    /* Of batches that name none. A batch's own rank wins; a restart or a loss concerns every rank
+     * seen on the socket, be it one (vLLM, SGLang) or several (TensorRT-LLM). */
     uint32_t dp_rank;
     uint32_t block_tokens; /* of the partition */
     enum fl_kv_gap_policy gap_policy;
@@ -121,19 +122,22 @@ struct fl_kv_subscriber_config {
     void *owner;
 };
 
-/* NULL with FL_ECONFIG's sentence when an endpoint is malformed. The state is reported by callback. */
+/* NULL with FL_ECONFIG's sentence when an endpoint is malformed. The state is reported by callback.
+ */
 struct fl_kv_subscriber *fl_kv_subscribe(struct fl_kvevents *hub,
                                          const struct fl_kv_subscriber_config *config,
                                          uint64_t now_ms, struct fl_error *err);
-/* No callback comes after it. What the rank holds stays in the index: remove it there. NULL allowed. */
+/* No callback comes after it. What the rank holds stays in the index: remove it there. NULL
+ * allowed. */
 void fl_kv_unsubscribe(struct fl_kv_subscriber *subscriber);
 
-/* Paused, messages are left in the socket (up to its high-water mark of 100,000, beyond which the gap
- * rules repair). Also the gate of 13.2: subscribe, pause, apply a peer's dump, tell so, resume. */
+/* Paused, messages are left in the socket (up to its high-water mark of 100,000, beyond which the
+ * gap rules repair). Also the gate of 13.2: subscribe, pause, apply a peer's dump, tell so, resume.
+ */
 void fl_kv_subscriber_pause(struct fl_kv_subscriber *subscriber);
 void fl_kv_subscriber_resume(struct fl_kv_subscriber *subscriber);
-/* A peer's dump stands in for what came before the first message; with a cursor, up to that batch. Only
- * before the first message has been read. */
+/* A peer's dump stands in for what came before the first message; with a cursor, up to that batch.
+ * Only before the first message has been read. */
 void fl_kv_subscriber_set_snapshot(struct fl_kv_subscriber *subscriber, bool has_cursor,
                                    uint64_t cursor);
 
@@ -141,8 +145,8 @@ enum fl_kv_state fl_kv_subscriber_state(const struct fl_kv_subscriber *subscribe
 
 struct fl_kv_subscriber_report {
     bool has_applied;
-    uint64_t applied;     /* last sequence in the index: a dump's cursor */
-    uint64_t batches;     /* applied; 0 after many requests: events are off in the engine (trap 10) */
+    uint64_t applied; /* last sequence in the index: a dump's cursor */
+    uint64_t batches; /* applied; 0 after many requests: events are off in the engine (trap 10) */
     double last_event_ts; /* of the newest batch, in the engine's clock; 0: none */
     uint64_t block_size_mismatches;
     uint32_t seen_block_tokens; /* of the last mismatch (22.4); 0: none */

@@ -144,7 +144,8 @@ static void put_tokens(struct fl_msgpack_writer *out, const struct fl_kv_stored 
         fl_msgpack_put_uint(out, stored->tokens[i]);
 }
 
-/* vLLM: LoRA name in every block, the salt in the first of the sequence; nil where there is nothing. */
+/* vLLM: LoRA name in every block, the salt in the first of the sequence; nil where there is
+ * nothing. */
 static void put_extra_keys(struct fl_msgpack_writer *out, const struct fl_kv_stored *stored)
 {
     fl_msgpack_put_array(out, (uint32_t)stored->count);

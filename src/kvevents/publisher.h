@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine's side of KV events, as vLLM and SGLang send them (selection.md 11.1-11.3): for the engine
- * simulator and for tests of the subscriber.
+/* The engine's side of KV events, as vLLM and SGLang send them (selection.md 11.1-11.3): for the
+ * engine simulator and for tests of the subscriber.
  *
- * Events are gathered into a batch; fl_kv_publisher_flush() numbers it, keeps it for replay and sends it
- * as topic, sequence (u64 big endian), payload (msgpack). Sequences start at 0 with every publisher,
- * as engines number from their process start. The ROUTER answers "everything from number n" out
- * of a ring of the last `buffer_steps` batches.
+ * Events are gathered into a batch; fl_kv_publisher_flush() numbers it, keeps it for replay and
+ * sends it as topic, sequence (u64 big endian), payload (msgpack). Sequences start at 0 with every
+ * publisher, as engines number from their process start. The ROUTER answers "everything from number
+ * n" out of a ring of the last `buffer_steps` batches.
  *
- * One thread at a time owns a publisher and its sockets. Nothing blocks: a subscriber that lags beyond
- * the high-water mark loses messages, as with the real ones. */
+ * One thread at a time owns a publisher and its sockets. Nothing blocks: a subscriber that lags
+ * beyond the high-water mark loses messages, as with the real ones. */
 #ifndef FL_KVEVENTS_PUBLISHER_H
 #define FL_KVEVENTS_PUBLISHER_H
 
@@ -49,7 +49,8 @@ void fl_kv_publisher_close(struct fl_kv_publisher *publisher);
 const char *fl_kv_publisher_endpoint(const struct fl_kv_publisher *publisher);
 const char *fl_kv_publisher_replay_endpoint(const struct fl_kv_publisher *publisher);
 
-/* A run of blocks stored below `parent`. Pointers are borrowed; absent texts are left out or nil. */
+/* A run of blocks stored below `parent`. Pointers are borrowed; absent texts are left out or nil.
+ */
 struct fl_kv_stored {
     bool has_parent;
     uint64_t parent; /* the engine's own hash */
@@ -74,14 +75,14 @@ bool fl_kv_publisher_flush(struct fl_kv_publisher *publisher, double ts);
 /* The number the next batch will have. */
 uint64_t fl_kv_publisher_next_sequence(const struct fl_kv_publisher *publisher);
 
-/* Readable when a replay request may be waiting (edge-triggered, as ZMQ descriptors are: after each wake
- * call serve, and also after a flush or once in a while). -1 without replay. */
+/* Readable when a replay request may be waiting (edge-triggered, as ZMQ descriptors are: after each
+ * wake call serve, and also after a flush or once in a while). -1 without replay. */
 int fl_kv_publisher_replay_fd(const struct fl_kv_publisher *publisher);
 /* Answers the requests that wait. Returns how many. */
 size_t fl_kv_publisher_serve(struct fl_kv_publisher *publisher);
 
-/* Faults for tests and `fairlead engine --fault`: the next `batches` are numbered and kept for replay
- * but not sent, as when a queue overflows. */
+/* Faults for tests and `fairlead engine --fault`: the next `batches` are numbered and kept for
+ * replay but not sent, as when a queue overflows. */
 void fl_kv_publisher_lose(struct fl_kv_publisher *publisher, uint32_t batches);
 /* Sends any frames as they are, past numbering and ring. */
 void fl_kv_publisher_send_raw(struct fl_kv_publisher *publisher, const struct fl_bytes *frames,

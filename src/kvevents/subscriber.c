@@ -7,9 +7,9 @@
  *                                                  +--- end marker, silence, cap: apply --+
  *                                                       what is missing or lost, then the held
  *
- * While a replay runs the live socket is not read: ZMQ keeps its messages in order, up to its high-water
- * mark, and what that drops shows as the next gap. Each replay has a socket of its own, so that late
- * answers to an earlier one cannot be taken for those to a later. */
+ * While a replay runs the live socket is not read: ZMQ keeps its messages in order, up to its
+ * high-water mark, and what that drops shows as the next gap. Each replay has a socket of its own,
+ * so that late answers to an earlier one cannot be taken for those to a later. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -236,8 +236,7 @@ static void on_replayed(struct fl_kv_subscriber *subscriber, struct fl_kv_messag
 {
     uint64_t sequence;
     size_t last = message->count - 1;
-    if (message->count < 3 || message->count > 4 ||
-        fl_kv_message_frame(message, 0).n != 0 ||
+    if (message->count < 3 || message->count > 4 || fl_kv_message_frame(message, 0).n != 0 ||
         !fl_kv_sequence_read(fl_kv_message_frame(message, last - 1), &sequence)) {
         count(&subscriber->counters->malformed_batches);
         return;
@@ -404,8 +403,8 @@ void fl_kv_subscriber_set_snapshot(struct fl_kv_subscriber *subscriber, bool has
                                    uint64_t cursor)
 {
     assert(!subscriber->cursor.has_live);
-    subscriber->cursor = (struct fl_kv_cursor){
-        .has_snapshot = true, .has_applied = has_cursor, .applied = cursor};
+    subscriber->cursor =
+        (struct fl_kv_cursor){.has_snapshot = true, .has_applied = has_cursor, .applied = cursor};
 }
 
 enum fl_kv_state fl_kv_subscriber_state(const struct fl_kv_subscriber *subscriber)

@@ -92,7 +92,8 @@ void *fl_kv_socket(void *zmq, int type, const char *endpoint)
         zmq_setsockopt(socket, options[i].option, &options[i].value, sizeof(options[i].value));
     int64_t frame_max = FL_KV_FRAME_MAX;
     zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &frame_max, sizeof(frame_max));
-    /* On for every name, a host with both kinds of address would be tried at the wrong one first. */
+    /* On for every name, a host with both kinds of address would be tried at the wrong one first.
+     */
     int ipv6 = strncmp(endpoint, "tcp://[", 7) == 0;
     zmq_setsockopt(socket, ZMQ_IPV6, &ipv6, sizeof(ipv6));
     return socket;

@@ -11,8 +11,8 @@
 #include "base/bytes.h"
 
 #define FL_KV_FRAME_MAX (64 << 20) /* selection.md 11.1: a larger frame drops the peer */
-#define FL_KV_HWM 100000           /* messages a lagging side queues before it drops; vLLM's own value */
-#define FL_KV_FRAMES_MAX 4         /* the longest message anybody sends has so many */
+#define FL_KV_HWM 100000   /* messages a lagging side queues before it drops; vLLM's own value */
+#define FL_KV_FRAMES_MAX 4 /* the longest message anybody sends has so many */
 
 struct fl_kv_message {
     zmq_msg_t frame[FL_KV_FRAMES_MAX];
@@ -32,8 +32,8 @@ bool fl_kv_send(void *socket, const struct fl_bytes *frames, size_t count);
 bool fl_kv_sequence_read(struct fl_bytes frame, uint64_t *sequence);
 void fl_kv_sequence_write(uint8_t frame[8], uint64_t sequence);
 
-/* A socket with linger 0, the caps above, keepalive, reconnects and heartbeats as selection.md 11.1. NULL
- * when ZMQ has none left. */
+/* A socket with linger 0, the caps above, keepalive, reconnects and heartbeats as
+ * selection.md 11.1. NULL when ZMQ has none left. */
 void *fl_kv_socket(void *zmq, int type, const char *endpoint);
 int fl_kv_socket_fd(void *socket);
 

@@ -112,10 +112,10 @@ static void check_kids(struct walk *walk, uint32_t node)
     if (fl_holders_child_nodes(index, node) != walk->child_nodes[node])
         walk->wrong = "a node's count of children is wrong";
     for (uint32_t i = 0; i < entries; i++) {
-        uint32_t slot = is_list(word) ? atomic_load_explicit(&list_of(word)->member[i],
-                                                             memory_order_relaxed) &
-                                            0xffff
-                                      : slot_of(word);
+        uint32_t slot =
+            is_list(word)
+                ? atomic_load_explicit(&list_of(word)->member[i], memory_order_relaxed) & 0xffff
+                : slot_of(word);
         if (slot == NO_SLOT || state_of(index, slot) == SLOT_DEAD)
             continue;
         uint64_t key = (uint64_t)slot << 32 | node;

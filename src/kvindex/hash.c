@@ -90,7 +90,8 @@ uint64_t fl_block_local_hash_images(const struct fl_block_space *space, const ui
                                     uint64_t *image, size_t image_count)
 {
     assert(image_count <= FL_BLOCK_IMAGES_MAX && space->block_tokens <= FL_BLOCK_IMAGE_TOKENS_MAX);
-    uint8_t text[(FL_BLOCK_IMAGE_TOKENS_MAX + 1) * sizeof(*tokens) + FL_BLOCK_IMAGES_MAX * sizeof(*image)];
+    uint8_t text[(FL_BLOCK_IMAGE_TOKENS_MAX + 1) * sizeof(*tokens) +
+                 FL_BLOCK_IMAGES_MAX * sizeof(*image)];
     size_t window = (size_t)space->block_tokens + (space->is_eagle ? 1 : 0);
     size_t n = window * sizeof(*tokens);
 

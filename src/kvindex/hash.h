@@ -7,8 +7,8 @@
  *
  * Three numbers, never mixed: the local hash (from one block's tokens alone), the sequence hash
  * (chained: it names the whole prefix) and the engine's own external hash (opaque, not made here).
- * Only full blocks have hashes. In the speculative ("eagle") layout a block is hashed with the first
- * token of the next one, so the last full block has no hash until that token is known.
+ * Only full blocks have hashes. In the speculative ("eagle") layout a block is hashed with the
+ * first token of the next one, so the last full block has no hash until that token is known.
  *
  * Pure functions, any thread. Nothing is allocated and tokens are not copied. */
 #ifndef FL_KVINDEX_HASH_H
@@ -44,8 +44,8 @@ size_t fl_block_hashes(const struct fl_block_space *space, const uint32_t *token
                        size_t token_count, uint64_t *local, uint64_t *seq);
 
 /* One block of the older multimodal scheme (selection.md 10.4): after the tokens come the images'
- * hashes, ascending. At most FL_BLOCK_IMAGES_MAX of them (a block of the common sizes touches one or
- * two images) and FL_BLOCK_IMAGE_TOKENS_MAX tokens; `image` is sorted in place. */
+ * hashes, ascending. At most FL_BLOCK_IMAGES_MAX of them (a block of the common sizes touches one
+ * or two images) and FL_BLOCK_IMAGE_TOKENS_MAX tokens; `image` is sorted in place. */
 #define FL_BLOCK_IMAGES_MAX 64
 #define FL_BLOCK_IMAGE_TOKENS_MAX 4096
 uint64_t fl_block_local_hash_images(const struct fl_block_space *space, const uint32_t *tokens,

@@ -26,7 +26,8 @@ static size_t own_offset(uint32_t cap)
 /* Only of a list that has_own. */
 static uint64_t *own_names(const struct fl_holders *list)
 {
-    return (uint64_t *)((uintptr_t)list + own_offset(list->cap)); // NOLINT(performance-no-int-to-ptr)
+    return (uint64_t *)((uintptr_t)list +
+                        own_offset(list->cap)); // NOLINT(performance-no-int-to-ptr)
 }
 
 static bool word_has_own(uint64_t word)
@@ -116,14 +117,15 @@ void fl_holders_add_child_node(struct fl_kvindex *index, uint32_t node, int32_t 
     if (is_list(word))
         list_of(word)->child_nodes += (uint32_t)n;
     else
-        atomic_store_explicit(&node_at(index, node)->holders,
-                              word + ((uint64_t)(uint32_t)n << 32), memory_order_release);
+        atomic_store_explicit(&node_at(index, node)->holders, word + ((uint64_t)(uint32_t)n << 32),
+                              memory_order_release);
 }
 
 /* ---- names ---- */
 
 /* Does any holder other than the one at `except` (-1: nobody is left out) use `name` here? */
-static bool is_name_used(const struct fl_kvindex *index, uint32_t node, uint64_t name, int64_t except)
+static bool is_name_used(const struct fl_kvindex *index, uint32_t node, uint64_t name,
+                         int64_t except)
 {
     uint64_t word = word_of(index, node);
     if (!is_list(word))
@@ -234,7 +236,8 @@ static void list_append(struct fl_holders *list, uint32_t member, uint64_t name)
     sign(list, member & 0xffff);
 }
 
-/* A list of the same living members (or of a single holder) with room for `more`, not yet published. */
+/* A list of the same living members (or of a single holder) with room for `more`, not yet
+ * published. */
 static struct fl_holders *list_copy(const struct fl_kvindex *index, uint32_t node, uint32_t more,
                                     bool has_own)
 {

@@ -6,8 +6,8 @@
  *   none, one   0 | child nodes 31 | children held by the rank 16 | rank slot 16 (NO_SLOT: none)
  *   list        1 | address of a struct fl_holders
  *
- * A list is changed in place only by appending and by overwriting a member that leaves with NO_SLOT:
- * members never move under a reader, so one that stays is always seen. */
+ * A list is changed in place only by appending and by overwriting a member that leaves with
+ * NO_SLOT: members never move under a reader, so one that stays is always seen. */
 #ifndef FL_KVINDEX_IMPL_H
 #define FL_KVINDEX_IMPL_H
 
@@ -41,8 +41,9 @@ struct node_chunk {
 };
 
 struct fl_holders {
-    _Atomic uint64_t signature; /* xor of slot_signature() of the members: equal sets, equal numbers */
-    _Atomic uint32_t used;      /* entries of `member`, those that left included */
+    _Atomic uint64_t
+        signature;         /* xor of slot_signature() of the members: equal sets, equal numbers */
+    _Atomic uint32_t used; /* entries of `member`, those that left included */
     /* writer only */
     uint32_t cap : 31;
     uint32_t has_own : 1; /* names differ: they follow the members, see own_names() */
@@ -129,10 +130,11 @@ struct fl_kvindex {
     /* writer only */
     _Alignas(64) struct fl_table by_name;
     struct fl_space space; /* of table segments and nodes */
-    uint32_t nodes_made; /* numbers below are in use, free or in limbo */
+    uint32_t nodes_made;   /* numbers below are in use, free or in limbo */
     uint32_t *free_nodes, free_node_count, free_node_cap; /* a stack */
-    struct fl_map_u64 workers; /* by worker id */
-    struct fl_map_u64 holes;   /* slot << 32 | node -> children the rank holds below a node it does not */
+    struct fl_map_u64 workers;                            /* by worker id */
+    struct fl_map_u64
+        holes; /* slot << 32 | node -> children the rank holds below a node it does not */
     uint32_t slots_made;
     uint32_t *free_slots, free_slot_count;
     uint32_t *dead_slots, dead_slot_count;

@@ -9,9 +9,9 @@
 #include "kvindex/hash.h"
 #include "kvindex/impl.h"
 
-/* Blocks of an event are known beforehand, so the lines of later ones are fetched while earlier ones are
- * worked on. What a line holds says which line comes next: each stage begins where the one before it
- * has had AHEAD blocks' time, enough for a miss of some 150 ns. */
+/* Blocks of an event are known beforehand, so the lines of later ones are fetched while earlier
+ * ones are worked on. What a line holds says which line comes next: each stage begins where the one
+ * before it has had AHEAD blocks' time, enough for a miss of some 150 ns. */
 #define AHEAD 5
 #define RING 16 /* blocks under way: more than 3 * AHEAD, a power of two for the sake of `%` */
 
@@ -217,7 +217,8 @@ static void leave(struct fl_kvindex *index, struct fl_kvindex_rank *rank, uint32
     fl_kvindex_release_unused(index, node);
 }
 
-/* ---- the common case: a block of one rank, without children, below a block of that rank alone ---- */
+/* ---- the common case: a block of one rank, without children, below a block of that rank alone
+ * ---- */
 
 #define ONE_KID (UINT64_C(1) << 16)
 #define ONE_CHILD_NODE (UINT64_C(1) << 32)
@@ -236,7 +237,8 @@ static void set_parent(struct fl_kvindex *index, uint32_t parent, uint64_t word)
     atomic_store_explicit(&node_at(index, parent)->holders, word, memory_order_release);
 }
 
-/* A block that nobody has stored yet, under a name the rank does not use. False: the index is full. */
+/* A block that nobody has stored yet, under a name the rank does not use. False: the index is full.
+ */
 static bool store_new(struct fl_kvindex *index, struct fl_kvindex_rank *rank, uint32_t parent,
                       const struct block *block, uint32_t *made)
 {
@@ -300,7 +302,8 @@ static void ensure_scratch(struct fl_kvindex *index, size_t count)
     index->scratch = fl_realloc(index->scratch, count, sizeof(*index->scratch));
 }
 
-/* Up to 32 names: a bitmap tells at once that all differ, unless two names happen to share a bit. */
+/* Up to 32 names: a bitmap tells at once that all differ, unless two names happen to share a bit.
+ */
 static bool may_have_equal(const struct fl_kvindex_store *event)
 {
     uint64_t bits[64] = {0};
@@ -360,8 +363,8 @@ static bool has_equal_names(struct fl_kvindex *index, const struct fl_kvindex_st
     return event->count <= 32 ? has_equal_small(event) : has_equal_large(index, event);
 }
 
-/* The node of this block below `parent`, made without a holder if it is new; NO_NODE when the index is
- * full. */
+/* The node of this block below `parent`, made without a holder if it is new; NO_NODE when the index
+ * is full. */
 static uint32_t node_below(struct fl_kvindex *index, uint32_t node, uint32_t parent,
                            const struct block *block)
 {

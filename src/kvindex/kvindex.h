@@ -2,9 +2,10 @@
 /* The prefix index: which (worker, rank) holds which block of KV cache, and for how many leading
  * blocks of a prompt (selection.md section 12). One index per partition.
  *
- * Meaning: a tree of blocks, reached from the root by local hashes; each node knows its holders; each
- * rank maps the engine's external hash to a node. Layout: no tree is walked. A node is found by its
- * sequence hash alone, and those come from the request, so all probe addresses are known beforehand.
+ * Meaning: a tree of blocks, reached from the root by local hashes; each node knows its holders;
+ * each rank maps the engine's external hash to a node. Layout: no tree is walked. A node is found
+ * by its sequence hash alone, and those come from the request, so all probe addresses are known
+ * beforehand.
  *
  *   sequence hash -> [bucket of 12 tags and node numbers, one cache line] -> node
  *   external hash -> [the same kind of table, writer only]                -> node
@@ -14,28 +15,28 @@
  *   list:               set signature | members (rank slot, children this rank holds below) | own
  *                       external hashes, only when a rank names the block differently
  *
- * Long matches are not walked either. A rank without holes that holds block i holds all before it, so
- * the lookup searches for the positions where the set of holders changes: full matches of any length
- * cost two probes. A rank that lost a block in the middle but keeps deeper ones has a hole count > 0
- * and is walked block by block until the hole is filled or the deeper blocks go. Both ways give exactly
- * the longest run from block 0 without a gap.
+ * Long matches are not walked either. A rank without holes that holds block i holds all before it,
+ * so the lookup searches for the positions where the set of holders changes: full matches of any
+ * length cost two probes. A rank that lost a block in the middle but keeps deeper ones has a hole
+ * count > 0 and is walked block by block until the hole is filled or the deeper blocks go. Both
+ * ways give exactly the longest run from block 0 without a gap.
  *
  * Invariants (fl_kvindex_check() walks them; I1-I17 of the spec page are tests):
  *   - a node has a holder or a child; its parent outlives it; each is in the sequence table once;
- *   - each (rank, node) membership has exactly one external name, the newest given; each name in use
- *     at a node stands once in the external table;
+ *   - each (rank, node) membership has exactly one external name, the newest given; each name in
+ * use at a node stands once in the external table;
  *   - a member's child count is the number of that node's children the rank holds, and holes[rank,
  *     node] the same for a node it does not hold; a rank's orphans are the sum of its holes.
  *
  * Threads: one writer (the runtime's event thread) calls everything but the lookups. Lookups run on
- * any thread, wait-free under `epoch`, and write no line that another thread reads. Beside a running
- * writer an answer may mix before and after: never less than what the rank held during the whole
- * lookup, never more than it ever stored. At rest it is exact.
+ * any thread, wait-free under `epoch`, and write no line that another thread reads. Beside a
+ * running writer an answer may mix before and after: never less than what the rank held during the
+ * whole lookup, never more than it ever stored. At rest it is exact.
  *
- * Cost: store and remove O(1) a block; lookup O(changes x log n) probes; clearing a rank or removing a
- * worker O(1) at once (lookups skip it from then on), its memory comes back in slices by
- * fl_kvindex_maintain(). About 50 B for a block's first holder, 4 B plus slack for each further one that
- * uses the same external hash. */
+ * Cost: store and remove O(1) a block; lookup O(changes x log n) probes; clearing a rank or
+ * removing a worker O(1) at once (lookups skip it from then on), its memory comes back in slices by
+ * fl_kvindex_maintain(). About 50 B for a block's first holder, 4 B plus slack for each further one
+ * that uses the same external hash. */
 #ifndef FL_KVINDEX_KVINDEX_H
 #define FL_KVINDEX_KVINDEX_H
 
@@ -55,13 +56,7 @@
 #define FL_KVINDEX_EVENT_BLOCKS_MAX 65536
 
 /* Storage tiers, in the order in which a match goes on (selection.md 12.3). */
-enum fl_tier {
-    FL_TIER_DEVICE,
-    FL_TIER_HOST_PINNED,
-    FL_TIER_DISK,
-    FL_TIER_EXTERNAL,
-    FL_TIER_COUNT
-};
+enum fl_tier { FL_TIER_DEVICE, FL_TIER_HOST_PINNED, FL_TIER_DISK, FL_TIER_EXTERNAL, FL_TIER_COUNT };
 
 struct fl_kvindex;
 struct fl_kvindex_rank; /* one (worker, rank) as the index knows it; lives until it is removed */
@@ -73,17 +68,20 @@ void fl_kvindex_free(struct fl_kvindex *index);
 
 /* ---- writer: ranks ---- */
 
-/* `row` of a rank nobody has given one: a rank seen only in events is indexed but never eligible. */
+/* `row` of a rank nobody has given one: a rank seen only in events is indexed but never eligible.
+ */
 #define FL_KVINDEX_NO_ROW UINT32_MAX
 
-/* The rank, made if it is new. NULL when FL_KVINDEX_RANKS_MAX are there. Lent until it is removed. */
+/* The rank, made if it is new. NULL when FL_KVINDEX_RANKS_MAX are there. Lent until it is removed.
+ */
 struct fl_kvindex_rank *fl_kvindex_rank_get(struct fl_kvindex *index, uint64_t worker_id,
                                             uint32_t dp_rank);
 /* NULL if unknown. */
 struct fl_kvindex_rank *fl_kvindex_rank_find(const struct fl_kvindex *index, uint64_t worker_id,
                                              uint32_t dp_rank);
 /* A number of the caller's choice that comes back in every match of this rank, so that who scores
- * needs no map from worker to its own row. A hint: it may be one change late, so compare worker_id. */
+ * needs no map from worker to its own row. A hint: it may be one change late, so compare worker_id.
+ */
 void fl_kvindex_rank_set_row(struct fl_kvindex *index, struct fl_kvindex_rank *rank, uint32_t row);
 /* Blocks it holds in `tier`. */
 uint64_t fl_kvindex_rank_blocks(const struct fl_kvindex_rank *rank, enum fl_tier tier);
@@ -112,7 +110,7 @@ struct fl_kvindex_store {
 struct fl_kvindex_stored {
     uint32_t added;    /* new memberships */
     uint32_t repeated; /* I4: was there already, under this name or (newest wins) another */
-    uint32_t moved;    /* of both: the name stood for another block before, which was given up (I5) */
+    uint32_t moved; /* of both: the name stood for another block before, which was given up (I5) */
 };
 
 /* 0; FL_ENOT_FOUND: parent unknown to this rank (I3); FL_EBAD_REQUEST: parent or a hash twice (I6),
@@ -155,16 +153,17 @@ struct fl_kvindex_matches {
 /* Idempotent. */
 void fl_kvindex_matches_fini(struct fl_kvindex_matches *matches);
 
-/* I13: for every rank that holds block 0, the number of consecutive leading blocks among the sequence
- * hashes seq[0..count). Device tier only; lower tiers' counts are 0. */
+/* I13: for every rank that holds block 0, the number of consecutive leading blocks among the
+ * sequence hashes seq[0..count). Device tier only; lower tiers' counts are 0. */
 void fl_kvindex_lookup(const struct fl_kvindex *index, const uint64_t *seq, size_t count,
                        struct fl_kvindex_matches *matches);
-/* The same for a caller that is inside a section of the index's epoch already (sections do not nest). */
+/* The same for a caller that is inside a section of the index's epoch already (sections do not
+ * nest). */
 void fl_kvindex_lookup_inside(const struct fl_kvindex *index, const uint64_t *seq, size_t count,
                               struct fl_kvindex_matches *matches);
 
 struct fl_kvindex_stats {
-    uint64_t nodes;               /* distinct device blocks, those kept only for children included */
+    uint64_t nodes; /* distinct device blocks, those kept only for children included */
     uint64_t held[FL_TIER_COUNT]; /* memberships of living ranks */
     uint64_t ranks;
     uint64_t dead_ranks; /* cleared or removed, memory not all back yet */

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lookups: how many leading blocks of a prompt does each rank hold?
  *
- * Candidates are the holders of block 0. For a rank without holes, holding block i means holding all
- * before it, so what is searched for is only where candidates drop out:
+ * Candidates are the holders of block 0. For a rank without holes, holding block i means holding
+ * all before it, so what is searched for is only where candidates drop out:
  *
  *     block    0 ........ lo ........ probe probe probe ........ hi ........ n-1
  *     holders  all        all         all   some  some           none
  *
- * The last block is asked first: a full match ends there. Otherwise an interval (all hold `lo`, none
- * holds `hi`) is cut by up to PROBES probes that are fetched together, the candidates are partitioned
- * in place by where they drop out, and each part goes on with its own, smaller interval. Candidates
- * with holes are walked block by block instead.
+ * The last block is asked first: a full match ends there. Otherwise an interval (all hold `lo`,
+ * none holds `hi`) is cut by up to PROBES probes that are fetched together, the candidates are
+ * partitioned in place by where they drop out, and each part goes on with its own, smaller
+ * interval. Candidates with holes are walked block by block instead.
  *
- * Whether all of a group hold a node is usually answered by comparing two 64-bit set signatures; the
- * members are looked at only when they differ. Beside a running writer every answer is based on
- * memberships that were seen, hence never too much, and a rank that holds its blocks during the whole
- * lookup passes every probe, hence never too little. */
+ * Whether all of a group hold a node is usually answered by comparing two 64-bit set signatures;
+ * the members are looked at only when they differ. Beside a running writer every answer is based on
+ * memberships that were seen, hence never too much, and a rank that holds its blocks during the
+ * whole lookup passes every probe, hence never too little. */
 #include <assert.h>
 #include <string.h>
 
@@ -24,7 +24,8 @@
 
 #define PROBES 15      /* 8,192 blocks in four rounds; more in flight than that gain nothing */
 #define WALK_AHEAD 8   /* blocks fetched ahead on a walk */
-#define NESTED_MAX 128 /* pairs compared one by one before marking members in a bitmap is cheaper */
+#define NESTED_MAX 128 /* pairs compared one by one before marking members in a bitmap is cheaper  \
+                        */
 #define FRAMES_MAX 160 /* each of at most 9 rounds leaves up to PROBES + 1 parts behind */
 
 struct candidate {
@@ -73,7 +74,6 @@ static uint64_t holders_of(const struct fl_kvindex *index, uint32_t node)
     return atomic_load_explicit(&node_at(index, node)->holders, memory_order_seq_cst);
 }
 
-
 /* The bucket is here by now: fetch the node it most likely names. */
 static void prefetch_node(const struct lookup *lookup, uint64_t hash)
 {
@@ -82,7 +82,8 @@ static void prefetch_node(const struct lookup *lookup, uint64_t hash)
         __builtin_prefetch(node_at(lookup->index, node));
 }
 
-/* The holders of the block at `position`; those of nobody if it is unknown. A list is prefetched. */
+/* The holders of the block at `position`; those of nobody if it is unknown. A list is prefetched.
+ */
 static uint64_t probe(const struct lookup *lookup, uint32_t position, uint64_t hash)
 {
     uint32_t node = find_seq(lookup->index, hash, lookup->seq[position]);
@@ -267,8 +268,8 @@ static struct candidate *ensure_candidates(struct fl_kvindex_scratch *scratch, u
 {
     if (count > scratch->candidate_cap) {
         scratch->candidate_cap = count + count / 2;
-        scratch->candidate = fl_realloc(scratch->candidate, scratch->candidate_cap,
-                                        sizeof(*scratch->candidate));
+        scratch->candidate =
+            fl_realloc(scratch->candidate, scratch->candidate_cap, sizeof(*scratch->candidate));
     }
     return scratch->candidate;
 }

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ranks: how they come, are cleared and go.
  *
- * What a rank holds is never searched for when it is cleared: its slot is marked dead, lookups pass over
- * dead slots, and the rank goes on with a fresh slot. One sweep over all nodes then takes the dead slots
- * off in slices (fl_kvindex_maintain()), however many there are; a slot that every node has been
- * looked at for is free again once no reader can still know it. */
+ * What a rank holds is never searched for when it is cleared: its slot is marked dead, lookups pass
+ * over dead slots, and the rank goes on with a fresh slot. One sweep over all nodes then takes the
+ * dead slots off in slices (fl_kvindex_maintain()), however many there are; a slot that every node
+ * has been looked at for is free again once no reader can still know it. */
 #include <assert.h>
 
 #include "base/alloc.h"
@@ -120,12 +120,12 @@ static void sweep(struct fl_kvindex *index, size_t budget)
         if (index->sweep_at == index->sweep_end)
             end_pass(index);
     }
+    atomic_store_explicit(&index->stat_nodes, index->by_seq.count, memory_order_relaxed);
 }
 
 bool fl_kvindex_maintain(struct fl_kvindex *index, size_t budget)
 {
     sweep(index, budget);
-    atomic_store_explicit(&index->stat_nodes, index->by_seq.count, memory_order_relaxed);
     fl_kvindex_limbo_flush(index);
     size_t waiting = fl_epoch_reclaim(index->epoch, budget);
     return index->dead_slot_count > 0 || waiting > 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of one index, on huge pages where the system has them.
  *
- * An index is probed at random: with pages of 4 KiB most probes miss the TLB as well as the cache, and
- * a prefetch then stalls in the page walk (measured on 64 MiB: 23 ns a probe in flight, 11 with huge
- * pages; on 512 MiB 45 and 19). malloc gives the small pieces we need no huge pages.
+ * An index is probed at random: with pages of 4 KiB most probes miss the TLB as well as the cache,
+ * and a prefetch then stalls in the page walk (measured on 64 MiB: 23 ns a probe in flight, 11 with
+ * huge pages; on 512 MiB 45 and 19). malloc gives the small pieces we need no huge pages.
  *
  *   arenas: 256 KiB, then twice as much each, up to 64 MiB; from 2 MiB on aligned to huge pages
  *   free extents: one array, by address, neighbours merged; first fit
@@ -29,7 +29,8 @@ struct fl_space {
 /* Zeroed is valid. Gives everything back to the system. */
 void fl_space_fini(struct fl_space *space);
 
-/* At least `bytes`, aligned to 128, contents undefined. Aborts when memory is gone, as fl_alloc(). */
+/* At least `bytes`, aligned to 64, contents undefined. Aborts when memory is gone, as fl_alloc().
+ */
 void *fl_space_take(struct fl_space *space, size_t bytes) __attribute__((returns_nonnull));
 /* With the same size. */
 void fl_space_give(struct fl_space *space, void *piece, size_t bytes);

@@ -9,14 +9,15 @@
 /* Growth by two fifths: the load swings between 61 and 85 %. */
 static uint32_t grown(uint32_t buckets)
 {
-    uint32_t more = buckets < 6 ? buckets + 2 : (buckets * 7 / 5 + 1) & ~1u;
-    return more < FL_TABLE_BUCKETS_MAX ? more : FL_TABLE_BUCKETS_MAX;
+    if (buckets < 5)
+        return buckets + 1;
+    return buckets * 7 / 5 < FL_TABLE_BUCKETS_MAX ? buckets * 7 / 5 : FL_TABLE_BUCKETS_MAX;
 }
 
 static uint64_t pack(const struct fl_table_bucket *all, uint32_t buckets)
 {
     uint64_t address = (uint64_t)(uintptr_t)all;
-    assert((address & 127) == 0 && address >> 54 == 0 && buckets <= FL_TABLE_BUCKETS_MAX);
+    assert((address & 63) == 0 && address >> 54 == 0 && buckets <= FL_TABLE_BUCKETS_MAX);
     return address >> 6 << 16 | buckets;
 }
 
@@ -102,7 +103,7 @@ bool fl_table_grow(struct fl_table *table, uint32_t segment)
         for (uint32_t slot = 0; slot < FL_TABLE_SLOTS; slot++)
             if (tag_at(&old[b], slot) != 0)
                 fl_table_place(all, buckets, entry_hash(table, old, segment, b, slot),
-                      atomic_load_explicit(&old[b].at[slot], memory_order_relaxed));
+                               atomic_load_explicit(&old[b].at[slot], memory_order_relaxed));
     }
     atomic_store_explicit(&table->segments[segment], pack(all, buckets), memory_order_seq_cst);
     if (packed != 0)
@@ -141,8 +142,7 @@ static const char *check_segment(const struct fl_table *table, uint32_t segment)
                 wrong = "table: an entry's key does not lead to it";
                 goto out;
             }
-            uint32_t home = fl_table_home(hash, buckets);
-            for (uint32_t p = home; p != b; p = fl_table_next(home, p, buckets))
+            for (uint32_t p = fl_table_home(hash, buckets); p != b; p = p + 1 < buckets ? p + 1 : 0)
                 overflow[p]++;
         }
     for (uint32_t b = 0; b < buckets; b++)

@@ -6,12 +6,12 @@
  *   segments[1024] -> buckets of one cache line each:
  *     | 12 tags | overflow count | 12 numbers |
  *
- * The table holds numbers only; whoever owns them knows their keys and verifies a candidate. An entry
- * lies in its home bucket or, that being full, in one that a search comes to next; each bucket that was
- * passed counts it as overflow, so a search ends at the first bucket whose count is 0. Nothing is ever moved
- * within a segment that readers see: an entry that stays is found by every search. A full segment is
- * rebuilt aside and published with one store, the old one retired; a rebuild touches a thousandth
- * of the entries, so neither readers nor the writer stop for it.
+ * The table holds numbers only; whoever owns them knows their keys and verifies a candidate. An
+ * entry lies in its home bucket or, that being full, in one of the following; each bucket that was
+ * passed counts it as overflow, so a search ends at the first bucket whose count is 0. Nothing is
+ * ever moved within a segment that readers see: an entry that stays is found by every search. A
+ * full segment is rebuilt aside and published with one store, the old one retired; a rebuild
+ * touches a thousandth of the entries, so neither readers nor the writer stop for it.
  *
  * Keys are mixed with a random seed, because peers choose them. About 7.5 B an entry. */
 #ifndef FL_KVINDEX_TABLE_H
@@ -36,8 +36,8 @@
 #define FL_TABLE_SLOTS 12
 
 struct fl_table_bucket {
-    _Alignas(64) _Atomic uint64_t tags;   /* slots 0..7, one byte each, 0: free */
-    _Atomic uint64_t tags_overflow;       /* slots 8..11 in the low half, overflow count above */
+    _Alignas(64) _Atomic uint64_t tags; /* slots 0..7, one byte each, 0: free */
+    _Atomic uint64_t tags_overflow;     /* slots 8..11 in the low half, overflow count above */
     _Atomic uint32_t at[FL_TABLE_SLOTS];
 };
 
@@ -49,13 +49,15 @@ struct fl_table {
     /* writer only */
     uint64_t count;
     uint32_t segment_count[FL_TABLE_SEGMENTS];
-    /* The hash of a number that stands in the table, among those that lead to `segment` and `tag`. A
-     * number may stand there under several keys: with FL_TABLE_ONLY the answer is 0 if more than one
-     * fits, and `nth` then asks for them one by one, in any fixed order. */
-    uint64_t (*hash_of)(const void *owner, uint32_t at, uint32_t segment, uint8_t tag, uint32_t nth);
+    /* The hash of a number that stands in the table, among those that lead to `segment` and `tag`.
+     * A number may stand there under several keys: with FL_TABLE_ONLY the answer is 0 if more than
+     * one fits, and `nth` then asks for them one by one, in any fixed order. */
+    uint64_t (*hash_of)(const void *owner, uint32_t at, uint32_t segment, uint8_t tag,
+                        uint32_t nth);
     /* Brings nearer what hash_of() of this number reads. */
     void (*prefetch)(const void *owner, uint32_t at);
-    /* Takes a segment that readers may still look at; fl_table_free_segment() when they no longer do. */
+    /* Takes a segment that readers may still look at; fl_table_free_segment() when they no longer
+     * do. */
     void (*retire)(struct fl_table *table, uint64_t packed);
     struct fl_space *space; /* segments come from here and go with it */
     void *owner;
@@ -83,7 +85,8 @@ static inline uint8_t fl_table_tag(uint64_t hash)
 
 static inline struct fl_table_bucket *fl_table_buckets(uint64_t packed)
 {
-    return (struct fl_table_bucket *)(uintptr_t)(packed >> 16 << 6); // NOLINT(performance-no-int-to-ptr)
+    return (struct fl_table_bucket *)(uintptr_t)(packed >>
+                                                 16 << 6); // NOLINT(performance-no-int-to-ptr)
 }
 
 static inline uint32_t fl_table_home(uint64_t hash, uint32_t buckets)
@@ -91,18 +94,8 @@ static inline uint32_t fl_table_home(uint64_t hash, uint32_t buckets)
     return (uint32_t)(((hash >> 22 & UINT32_MAX) * buckets) >> 32);
 }
 
-/* Where a search that began at `home` goes on behind `b`: first to the other half of the pair of lines
- * (which the hardware has mostly fetched along), then from pair to pair. */
-static inline uint32_t fl_table_next(uint32_t home, uint32_t b, uint32_t buckets)
-{
-    if (((b ^ home) & 1) == 0)
-        return b ^ 1;
-    uint32_t pair = (b & ~1u) + 2;
-    return (pair < buckets ? pair : 0) | (home & 1);
-}
-
-/* Bit s is set when slot s has this tag, for the two tag words of a bucket. Exact: no borrow runs from
- * byte to byte. */
+/* Bit s is set when slot s has this tag, for the two tag words of a bucket. Exact: no borrow runs
+ * from byte to byte. */
 static inline uint32_t fl_table_matches_plain(uint64_t tags, uint64_t tags_overflow, uint8_t tag)
 {
     const uint64_t low7 = UINT64_C(0x7f7f7f7f7f7f7f7f), gather = UINT64_C(0x0102040810204080);
@@ -137,8 +130,9 @@ static inline void fl_table_prefetch(const struct fl_table *table, uint64_t hash
                            fl_table_home(hash, (uint32_t)(packed & 0xffff)));
 }
 
-/* Calls is_it(owner, number, key) for every candidate until it is true; FL_TABLE_NONE otherwise. Meant
- * to be inlined with a constant `is_it`. Any thread, inside an epoch unless it is the writer's. */
+/* Calls is_it(owner, number, key) for every candidate until it is true; FL_TABLE_NONE otherwise.
+ * Meant to be inlined with a constant `is_it`. Any thread, inside an epoch unless it is the
+ * writer's. */
 static inline __attribute__((always_inline)) uint32_t
 fl_table_find(const struct fl_table *table, uint64_t hash,
               bool (*is_it)(const void *ctx, uint32_t at), const void *ctx)
@@ -149,7 +143,7 @@ fl_table_find(const struct fl_table *table, uint64_t hash,
         return FL_TABLE_NONE;
     const struct fl_table_bucket *all = fl_table_buckets(packed);
     uint32_t buckets = (uint32_t)(packed & 0xffff);
-    uint32_t home = fl_table_home(hash, buckets), at_bucket = home;
+    uint32_t at_bucket = fl_table_home(hash, buckets);
     uint8_t tag = fl_table_tag(hash);
 
     for (uint32_t step = 0; step < buckets; step++) {
@@ -164,7 +158,7 @@ fl_table_find(const struct fl_table *table, uint64_t hash,
         }
         if (__builtin_expect(more >> 32 == 0, 1))
             return FL_TABLE_NONE;
-        at_bucket = fl_table_next(home, at_bucket, buckets);
+        at_bucket = at_bucket + 1 < buckets ? at_bucket + 1 : 0;
     }
     return FL_TABLE_NONE;
 }
@@ -183,7 +177,7 @@ static inline uint32_t fl_table_first(const struct fl_table *table, uint64_t has
 
 /* ---- writer: inlined, an event does several of them a block ---- */
 
-#define FL_TABLE_BUCKETS_MAX 0xfffe /* what the packed word holds, and even */
+#define FL_TABLE_BUCKETS_MAX 0xffff /* what the packed word holds */
 
 /* Entries that buckets hold on average before their segment grows: at 10.2 of 12 about one entry in
  * twelve lies outside its home bucket. */
@@ -195,15 +189,14 @@ static inline uint32_t fl_table_capacity(uint32_t buckets)
 /* Makes a segment larger; false at the largest size. */
 bool fl_table_grow(struct fl_table *table, uint32_t segment);
 
-/* Makes sure that the next insert of this hash has room. False when its segment is at the largest size
- * (65,534 buckets: 600 million entries in all, or 600 thousand under equal keys). */
+/* Makes sure that the next insert of this hash has room. False when its segment is at the largest
+ * size (65,535 buckets: 600 million entries in all, or 600 thousand under equal keys). */
 static inline bool fl_table_reserve(struct fl_table *table, uint64_t hash)
 {
     uint32_t segment = fl_table_segment(hash);
     uint64_t packed = atomic_load_explicit(&table->segments[segment], memory_order_relaxed);
-    if (__builtin_expect(table->segment_count[segment] <
-                             fl_table_capacity((uint32_t)(packed & 0xffff)),
-                         1))
+    if (__builtin_expect(
+            table->segment_count[segment] < fl_table_capacity((uint32_t)(packed & 0xffff)), 1))
         return true;
     return fl_table_grow(table, segment);
 }
@@ -243,15 +236,16 @@ static inline uint32_t fl_table_slot_with(const struct fl_table_bucket *bucket, 
     return FL_TABLE_SLOTS;
 }
 
-/* There is room. Overflow counts go up before the entry can be seen, so that no search stops short. */
+/* There is room. Overflow counts go up before the entry can be seen, so that no search stops short.
+ */
 static inline void fl_table_place(struct fl_table_bucket *all, uint32_t buckets, uint64_t hash,
                                   uint32_t at)
 {
-    uint32_t home = fl_table_home(hash, buckets), b = home;
+    uint32_t b = fl_table_home(hash, buckets);
     uint32_t slot = fl_table_slot_with(&all[b], 0, 0);
     while (__builtin_expect(slot == FL_TABLE_SLOTS, 0)) {
         fl_table_add_overflow(&all[b], 1);
-        b = fl_table_next(home, b, buckets);
+        b = b + 1 < buckets ? b + 1 : 0;
         slot = fl_table_slot_with(&all[b], 0, 0);
     }
     atomic_store_explicit(&all[b].at[slot], at, memory_order_release);
@@ -279,12 +273,12 @@ static inline void fl_table_remove(struct fl_table *table, uint64_t hash, uint32
     uint32_t b = home;
     uint32_t slot = fl_table_slot_with(&all[b], fl_table_tag(hash), at);
     while (__builtin_expect(slot == FL_TABLE_SLOTS, 0)) {
-        b = fl_table_next(home, b, buckets);
+        b = b + 1 < buckets ? b + 1 : 0;
         assert(b != home);
         slot = fl_table_slot_with(&all[b], fl_table_tag(hash), at);
     }
     fl_table_set_tag(&all[b], slot, 0, memory_order_seq_cst);
-    for (uint32_t passed = home; passed != b; passed = fl_table_next(home, passed, buckets))
+    for (uint32_t passed = home; passed != b; passed = passed + 1 < buckets ? passed + 1 : 0)
         fl_table_add_overflow(&all[passed], -1);
     table->segment_count[segment]--;
     table->count--;

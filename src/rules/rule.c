@@ -333,7 +333,7 @@ int fl_rule_read_list(struct fl_bytes json, uint64_t now_unix_ms, struct fl_rule
     if (list == NULL)
         list = root;
     bool is_list = list->type == FL_JSON_ARRAY;
-    struct fl_rule **read = fl_calloc(is_list ? list->count + 1 : 1, sizeof(*read));
+    struct fl_rule **read = fl_calloc(is_list ? list->count + 1 : 1, sizeof(void *));
     uint32_t n = 0;
     int status = 0;
     if (!is_list)

@@ -47,7 +47,7 @@ static struct fl_rules_snapshot *next_with(const struct fl_rules *rules,
                                            const struct fl_rule *before, struct fl_rule *now)
 {
     const struct fl_rules_snapshot *current = rules->current;
-    struct fl_rule **list = fl_calloc(current->rule_count + 1, sizeof(*list));
+    struct fl_rule **list = fl_calloc(current->rule_count + 1, sizeof(void *));
     uint32_t count = 0;
     for (uint32_t i = 0; i < current->rule_count; i++) {
         if (current->rules[i] != before)
@@ -452,7 +452,7 @@ struct fl_rules_snapshot *fl_rules_apply(struct fl_rules *rules, struct fl_rule 
                                          uint32_t drop_count, struct fl_rest_answer *answer)
 {
     struct fl_rule **list =
-        fl_calloc((size_t)rules->current->rule_count + put_count + 1, sizeof(struct fl_rule *));
+        fl_calloc((size_t)rules->current->rule_count + put_count + 1, sizeof(void *));
     struct fl_rules_snapshot *next = NULL;
     bool differs;
     uint32_t count = plan(rules, put, put_count, drop, drop_count, list, &differs);
@@ -486,7 +486,7 @@ struct fl_rules_snapshot *fl_rules_delete_name(struct fl_rules *rules, struct fl
                                                struct fl_rest_answer *answer)
 {
     const struct fl_rules_snapshot *current = rules->current;
-    struct fl_rule **list = fl_calloc(current->rule_count + 1, sizeof(*list));
+    struct fl_rule **list = fl_calloc(current->rule_count + 1, sizeof(void *));
     struct fl_rules_snapshot *next = NULL;
     uint32_t count = 0;
     fl_rest_success(answer);

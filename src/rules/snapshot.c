@@ -105,8 +105,8 @@ struct fl_rules_snapshot *fl_rules_snapshot_new(struct fl_rule *const *list, uin
     fl_link_init(&snapshot->link);
     if (count == 0)
         return snapshot;
-    snapshot->rules = fl_calloc(count, sizeof(struct fl_rule *));
-    snapshot->listed = fl_calloc(count, sizeof(struct fl_rule *));
+    snapshot->rules = fl_calloc(count, sizeof(void *));
+    snapshot->listed = fl_calloc(count, sizeof(void *));
     snapshot->listeners = fl_calloc(count, sizeof(*snapshot->listeners));
     for (uint32_t i = 0; i < count; i++) {
         snapshot->rules[i] = list[i];

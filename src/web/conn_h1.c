@@ -2,15 +2,10 @@
 #include "web/conn_h1.h"
 
 #include <assert.h>
-#include <stdalign.h>
 #include <string.h>
 
 #include "base/alloc.h"
-
-/* A head of common size and what its handler adds; larger ones spill over. */
-#define ARENA_ROOM 2048
-/* What is written from one scratch buffer; larger ones give their memory back. */
-#define SCRATCH_KEPT_BYTES 16384
+#include "web/exchange_h1.h"
 
 /* Under the address sanitizer memory is given back at once, so that it sees who uses it too long.
  */
@@ -19,56 +14,6 @@ static const uint32_t spares_max = 0;
 #else
 static const uint32_t spares_max = FL_WEB_SPARES_MAX;
 #endif
-
-enum in_state {
-    IN_HEAD, /* no final head yet */
-    IN_BODY,
-    IN_DONE,
-};
-
-enum out_state {
-    OUT_NONE, /* no final head sent */
-    OUT_BODY,
-    OUT_DONE,
-};
-
-struct fl_h1_exchange {
-    union {
-        struct fl_exchange base;
-        struct fl_link spare; /* while it waits in the reader for its next use */
-    };
-    struct fl_h1_conn *conn;
-    struct fl_head *request; /* server: what is answered */
-    size_t held;
-    uint64_t out_left; /* of a declared length */
-    uint64_t begun_ms; /* server: first byte of the head */
-    uint64_t body_ms;  /* server: last byte of the body */
-    int rc;            /* set when it ends for a reason of its own; 0: none */
-    uint8_t in, out;
-    uint8_t out_framing;      /* enum fl_body_kind, once out is not NONE */
-    uint8_t out_minor;        /* server: of the client */
-    bool in_keeps, out_keeps; /* either message leaves the connection usable */
-    bool takes_trailers;
-    bool is_high;
-    bool is_aborted; /* by its handler, or given up: nothing but on_close follows */
-    bool is_reused;
-    bool is_heard;     /* client: a byte of an answer came */
-    bool is_announced; /* server: the handler knows it */
-    struct fl_arena arena;
-    alignas(16) uint8_t room[ARENA_ROOM];
-};
-
-static const struct fl_exchange_ops h1_ops;
-
-static struct fl_h1_exchange *of(struct fl_exchange *x)
-{
-    return FL_CONTAINER_OF(x, struct fl_h1_exchange, base);
-}
-
-static const struct fl_h1_exchange *of_const(const struct fl_exchange *x)
-{
-    return (const struct fl_h1_exchange *)x; /* `base` is its first member */
-}
 
 /* ---- lives ---- */
 
@@ -84,7 +29,7 @@ static struct fl_h1_exchange *exchange_new(struct fl_h1_conn *conn)
         x = fl_alloc(sizeof(*x));
     }
     memset(x, 0, offsetof(struct fl_h1_exchange, room));
-    x->base.ops = &h1_ops;
+    x->base.ops = &fl_h1_exchange_ops;
     x->conn = conn;
     x->begun_ms = fl_loop_now_ms(conn->loop);
     x->is_reused = conn->served > 0;
@@ -153,7 +98,7 @@ static void close_hard(struct fl_h1_conn *conn)
     fl_stream_abort(conn->stream, true);
 }
 
-static void give_up(struct fl_h1_exchange *x, int rc)
+void fl_h1_give_up(struct fl_h1_exchange *x, int rc)
 {
     if (x->rc == 0)
         x->rc = rc;
@@ -161,256 +106,11 @@ static void give_up(struct fl_h1_exchange *x, int rc)
     close_hard(x->conn);
 }
 
-static void work_later(struct fl_h1_conn *conn)
+void fl_h1_work_later(struct fl_h1_conn *conn)
 {
     if (!conn->is_pumping)
         fl_loop_defer(conn->loop, &conn->work);
 }
-
-/* ---- writing ---- */
-
-static struct fl_buf *scratch_of(struct fl_h1_conn *conn)
-{
-    fl_buf_clear(&conn->reader->scratch);
-    return &conn->reader->scratch;
-}
-
-static void write_scratch(struct fl_h1_conn *conn, struct fl_buf *scratch)
-{
-    conn->stall.written += fl_buf_size(scratch);
-    fl_stream_write_copy(conn->stream, fl_buf_bytes(scratch));
-    size_t n = fl_buf_size(scratch);
-    fl_buf_clear(scratch);
-    if (n > SCRATCH_KEPT_BYTES)
-        fl_buf_trim(scratch);
-}
-
-static void write_copy(struct fl_h1_conn *conn, struct fl_bytes bytes)
-{
-    conn->stall.written += bytes.n;
-    fl_stream_write_copy(conn->stream, bytes);
-}
-
-static void write_slice(struct fl_h1_conn *conn, struct fl_slice slice)
-{
-    conn->stall.written += slice.n;
-    fl_stream_write(conn->stream, slice);
-}
-
-static void out_done(struct fl_h1_exchange *x)
-{
-    x->out = OUT_DONE;
-    if (x->out_framing == FL_BODY_LENGTH && x->out_left > 0) {
-        /* Less than was declared: only an early end of the connection tells the peer. */
-        x->out = OUT_BODY;
-        give_up(x, FL_EPROTO);
-    }
-    work_later(x->conn);
-}
-
-static int write_head(struct fl_h1_exchange *x, const struct fl_head *head, struct fl_buf *scratch)
-{
-    struct fl_h1_conn *conn = x->conn;
-    struct fl_http1_framing framing;
-    int rc;
-
-    if (conn->is_server) {
-        /* An answer given before the request was read: the rest of it will not be (gateway.md 7).
-         */
-        bool keep_alive = x->in == IN_DONE && x->in_keeps && x->out_keeps && !conn->is_last;
-        rc = fl_http1_write_response(scratch, head, x->request, keep_alive, &framing);
-        if (rc < 0)
-            return rc;
-        x->out_framing = framing.body;
-        x->out_keeps = framing.keep_alive;
-        return 0;
-    }
-    rc = fl_http1_write_request(scratch, head, true);
-    if (rc < 0)
-        return rc;
-    if (head->body == FL_BODY_NONE || head->body == FL_BODY_LENGTH)
-        x->out_framing = head->body;
-    else
-        x->out_framing = FL_BODY_CHUNKED;
-    fl_http1_expect(&conn->parser, fl_bytes_eq(head->method, FL_BYTES("HEAD")), false);
-    return 0;
-}
-
-static void h1_send_end(struct fl_exchange *base, const struct fl_fields *trailers);
-
-static void h1_send_head(struct fl_exchange *base, const struct fl_head *head, bool is_end)
-{
-    struct fl_h1_exchange *x = of(base);
-    struct fl_h1_conn *conn = x->conn;
-
-    if (x->is_aborted || conn->is_closing)
-        return;
-    assert(x->out == OUT_NONE); /* one final head */
-    struct fl_buf *scratch = scratch_of(conn);
-    int rc = write_head(x, head, scratch);
-    if (rc < 0) {
-        give_up(x, rc);
-        work_later(conn);
-        return;
-    }
-    write_scratch(conn, scratch);
-    x->out = OUT_BODY;
-    x->out_left = x->out_framing == FL_BODY_LENGTH ? head->content_length : 0;
-    if (is_end)
-        h1_send_end(base, NULL);
-}
-
-static void h1_send_informational(struct fl_exchange *base, int status,
-                                  const struct fl_fields *fields)
-{
-    struct fl_h1_exchange *x = of(base);
-    struct fl_h1_conn *conn = x->conn;
-    struct fl_head head = {.status = (uint16_t)status, .content_length = UINT64_MAX};
-
-    /* A 1.0 client would take it for the answer. */
-    if (x->is_aborted || conn->is_closing || x->out != OUT_NONE || x->out_minor == 0)
-        return;
-    assert(conn->is_server && status >= 100 && status < 200 && status != 101);
-    if (fields != NULL)
-        head.fields = *fields;
-    struct fl_buf *scratch = scratch_of(conn);
-    if (fl_http1_write_response(scratch, &head, x->request, true, NULL) == 0)
-        write_scratch(conn, scratch);
-}
-
-static void h1_send_body(struct fl_exchange *base, struct fl_slice slice)
-{
-    struct fl_h1_exchange *x = of(base);
-    struct fl_h1_conn *conn = x->conn;
-
-    if (x->is_aborted || conn->is_closing || slice.n == 0 || x->out_framing == FL_BODY_NONE) {
-        fl_slice_unref(&slice);
-        return;
-    }
-    assert(x->out == OUT_BODY);
-    if (x->out_framing == FL_BODY_CHUNKED) {
-        uint8_t size[FL_HTTP1_CHUNK_HEAD_ROOM];
-        write_copy(conn, fl_bytes(size, fl_http1_chunk_head(size, slice.n)));
-        write_slice(conn, slice);
-        write_copy(conn, FL_HTTP1_CHUNK_TAIL);
-    } else {
-        if (x->out_framing == FL_BODY_LENGTH) {
-            if (slice.n > x->out_left) { /* more than was declared would be the next message */
-                fl_slice_unref(&slice);
-                give_up(x, FL_EPROTO);
-                work_later(conn);
-                return;
-            }
-            x->out_left -= slice.n;
-        }
-        write_slice(conn, slice);
-    }
-    if (fl_stream_queued(conn->stream) > FL_EXCHANGE_HIGH_BYTES)
-        x->is_high = true;
-}
-
-static void h1_send_end(struct fl_exchange *base, const struct fl_fields *trailers)
-{
-    struct fl_h1_exchange *x = of(base);
-    struct fl_h1_conn *conn = x->conn;
-
-    if (x->is_aborted || conn->is_closing)
-        return;
-    assert(x->out == OUT_BODY);
-    if (x->out_framing == FL_BODY_CHUNKED) {
-        bool has_trailers =
-            trailers != NULL && trailers->count > 0 && (!conn->is_server || x->takes_trailers);
-        struct fl_buf *scratch = scratch_of(conn);
-        if (has_trailers && fl_http1_write_trailers(scratch, trailers) == 0)
-            write_scratch(conn, scratch);
-        else
-            write_copy(conn, FL_HTTP1_LAST_CHUNK);
-    }
-    out_done(x);
-}
-
-/* ---- the other commands ---- */
-
-static struct fl_arena *h1_arena(struct fl_exchange *base)
-{
-    return &of(base)->arena;
-}
-
-static struct fl_loop *h1_loop(const struct fl_exchange *base)
-{
-    return of_const(base)->conn->loop;
-}
-
-static struct fl_stream *h1_stream(const struct fl_exchange *base)
-{
-    return of_const(base)->conn->stream;
-}
-
-static void h1_consume(struct fl_exchange *base, size_t n)
-{
-    struct fl_h1_exchange *x = of(base);
-    bool was_full = x->held >= FL_STREAM_HIGH_BYTES;
-
-    assert(n <= x->held);
-    x->held -= n;
-    if (was_full && x->held < FL_STREAM_HIGH_BYTES && !x->is_aborted) {
-        x->body_ms = fl_loop_now_ms(x->conn->loop);
-        work_later(x->conn);
-    }
-}
-
-static size_t h1_queued(const struct fl_exchange *base)
-{
-    const struct fl_h1_exchange *x = of_const(base);
-    return x->conn->is_closing ? 0 : fl_stream_queued(x->conn->stream);
-}
-
-static void h1_abort(struct fl_exchange *base, uint32_t h2_error)
-{
-    struct fl_h1_exchange *x = of(base);
-    (void)h2_error;
-
-    if (x->is_aborted)
-        return;
-    give_up(x, FL_ECANCELLED);
-    fl_loop_defer(x->conn->loop, &x->conn->work);
-}
-
-static void h1_close_after(struct fl_exchange *base)
-{
-    struct fl_h1_exchange *x = of(base);
-    x->out_keeps = false;
-    x->conn->is_last = true;
-}
-
-static bool h1_is_reused_and_silent(const struct fl_exchange *base)
-{
-    const struct fl_h1_exchange *x = of_const(base);
-    /* hooks: whoever ended the pool wants no retry. */
-    return !x->conn->is_server && x->conn->hooks != NULL && x->is_reused && !x->is_heard;
-}
-
-static bool h1_is_sent(const struct fl_exchange *base)
-{
-    const struct fl_h1_exchange *x = of_const(base);
-    return x->out == OUT_DONE && (x->conn->is_closing || fl_stream_queued(x->conn->stream) == 0);
-}
-
-static const struct fl_exchange_ops h1_ops = {
-    .arena = h1_arena,
-    .loop = h1_loop,
-    .stream = h1_stream,
-    .send_head = h1_send_head,
-    .send_informational = h1_send_informational,
-    .send_body = h1_send_body,
-    .send_end = h1_send_end,
-    .consume = h1_consume,
-    .queued = h1_queued,
-    .abort = h1_abort,
-    .close_after = h1_close_after,
-    .is_reused_and_silent = h1_is_reused_and_silent,
-    .is_sent = h1_is_sent,
-};
 
 /* ---- reading ---- */
 
@@ -432,12 +132,12 @@ static void refuse(struct fl_h1_conn *conn, int status, const char *word, int rc
             .arena = arena,
         };
         fl_fields_add(&head.fields, arena, FL_BYTES("content-type"), fl_bytes_of(content_type));
-        struct fl_buf *scratch = scratch_of(conn);
+        struct fl_buf *scratch = fl_h1_scratch(conn);
         struct fl_http1_framing framing;
         if (fl_http1_write_response(scratch, &head, x->request, false, &framing) == 0) {
             if (framing.body == FL_BODY_LENGTH)
                 (void)fl_buf_append(scratch, fl_buf_bytes(&body));
-            write_scratch(conn, scratch);
+            fl_h1_write_scratch(conn, scratch);
         }
         fl_buf_fini(&body);
         x->is_aborted = true;
@@ -446,7 +146,7 @@ static void refuse(struct fl_h1_conn *conn, int status, const char *word, int rc
         close_gently(conn);
         return;
     }
-    give_up(x, rc);
+    fl_h1_give_up(x, rc);
 }
 
 static void take_request(struct fl_h1_conn *conn, const struct fl_http1_event *ev)
@@ -496,7 +196,7 @@ static void take_bad(struct fl_h1_conn *conn, const struct fl_http1_event *ev)
     if (conn->is_server && ev->defect != fl_http1_cut)
         refuse(conn, ev->defect->status, ev->defect->word, FL_EPROTO);
     else
-        give_up(conn->x, ev->defect == fl_http1_cut ? FL_ECLOSED : FL_EPROTO);
+        fl_h1_give_up(conn->x, ev->defect == fl_http1_cut ? FL_ECLOSED : FL_EPROTO);
 }
 
 /* Anything but BODY. */
@@ -615,12 +315,12 @@ static void take_eof(struct fl_h1_conn *conn)
         /* A client that has left, or half-closed: we cannot tell, and an engine that works for
          * nobody costs more than a client which shuts down its side early (gateway.md 8.6). */
         if (conn->is_server && x->out != OUT_DONE)
-            give_up(x, FL_ECLOSED);
+            fl_h1_give_up(x, FL_ECLOSED);
         return;
     }
     enum fl_http1_result result = fl_http1_feed_eof(&conn->parser, &ev);
     if (result == FL_HTTP1_MORE)
-        give_up(x, FL_ECLOSED);
+        fl_h1_give_up(x, FL_ECLOSED);
     else
         take_event(conn, result, &ev);
 }
@@ -852,7 +552,7 @@ static void on_timer(struct fl_timer *timer)
     if (x != NULL && !x->is_aborted) {
         uint64_t stalled_ms = fl_web_stall_ms(&conn->stall, conn->stream, now_ms);
         if (stalled_ms >= conn->idle_timeout_ms)
-            give_up(x, FL_ETIMEOUT);
+            fl_h1_give_up(x, FL_ETIMEOUT);
         else
             next_ms = min_ms(next_ms, conn->idle_timeout_ms - stalled_ms);
     }

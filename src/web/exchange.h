@@ -20,11 +20,13 @@
  * of a turn leave with one system call a connection.
  *
  * Ends. on_close comes exactly once and last, whatever happened; rc 0 if both messages ended
- * properly, else why: FL_ECANCELLED (we aborted), FL_ECLOSED / FL_EIO (peer or network),
- * FL_ETIMEOUT, FL_EPROTO, FL_ETLS, FL_ECONNECT, FL_EREFUSED (HTTP/2 said the peer never processed
- * it: safe to retry). After on_close the pointer is dead. No callback is called from inside a call
- * of this header: commands take effect in this turn, callbacks come later (from the loop). Single
- * loop; no locks. */
+ * properly, or if the answer was complete and made the rest of its request pointless. Else why:
+ * FL_ECANCELLED (we aborted), FL_ECLOSED / FL_EIO (peer or network; a client that sends FIN while
+ * it is owed an answer has left), FL_ETIMEOUT, FL_EPROTO, FL_ELIMIT, FL_ENOMEM (the budget),
+ * FL_ETLS, FL_ECONNECT, FL_EREFUSED (HTTP/2 said the peer never processed it: safe to retry). After
+ * on_close the pointer is dead. No callback is called from inside a call of this header: commands
+ * take effect in this turn, callbacks come later (from the loop); only freeing a server or pool
+ * brings its on_close calls at once. Single loop; no locks. */
 #ifndef FL_WEB_EXCHANGE_H
 #define FL_WEB_EXCHANGE_H
 
@@ -127,9 +129,10 @@ struct fl_web_server_config {
     /* For every request as soon as its head is read; the callee must set a handler. on_head follows
      * in the same turn. */
     void (*on_request)(void *owner, struct fl_exchange *x);
-    /* HTTP/1 only, NULL: the built-in answer. A head that could not be parsed (status 400, 408,
-     * 431, 501, 505...): fills the body and content type of the answer, which then closes the
-     * connection. `word` names the reason. */
+    /* HTTP/1 only, NULL: the built-in answer. Fills the body and content type of an answer that
+     * then closes the connection: to a head or body that could not be parsed (status and word of
+     * struct fl_http1_defect), 408 "request_timeout", 503 "overloaded" (max_connections, or the
+     * budget is exhausted). */
     void (*on_bad_request)(void *owner, int status, const char *word, struct fl_buf *body,
                            const char **content_type);
     void *owner;

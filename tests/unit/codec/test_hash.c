@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 
 #include <cmocka.h>
@@ -18,8 +18,7 @@ static void xxh3_gives_the_published_vectors(void **state)
     assert_int_equal(fl_xxh3(FL_BYTES(""), 0), UINT64_C(0x2d06800538d394c2));
     assert_int_equal(fl_xxh3((struct fl_bytes){0}, 0), UINT64_C(0x2d06800538d394c2));
     assert_int_equal(fl_xxh3(FL_BYTES("hello"), 1337), UINT64_C(0xddf643ef207a63a8));
-    assert_int_equal(fl_xxh3(fl_bytes(tokens, sizeof(tokens)), 1337),
-                     UINT64_C(0xcb38e4d7fb2dca5c));
+    assert_int_equal(fl_xxh3(fl_bytes(tokens, sizeof(tokens)), 1337), UINT64_C(0xcb38e4d7fb2dca5c));
 }
 
 /* dependencies.md 3.4: the cached secret gives identical results for all lengths */

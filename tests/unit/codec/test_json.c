@@ -151,6 +151,7 @@ static const struct verdict_row verdicts[] = {
     {"surrogate pair", FL_BYTES("\"\\ud83d\\ude00\""), 0},
     {"high surrogate alone", FL_BYTES("\"\\ud800\""), FL_EPROTO},
     {"low surrogate alone", FL_BYTES("\"\\udc00\""), FL_EPROTO},
+    {"two low surrogates", FL_BYTES("\"\\udc00\\udc00\""), FL_EPROTO},
     {"two high surrogates", FL_BYTES("\"\\ud800\\ud800\""), FL_EPROTO},
     {"high surrogate and letter", FL_BYTES("\"\\ud800abcdefgh\""), FL_EPROTO},
     {"high surrogate and other escape", FL_BYTES("\"\\ud800\\n12345\""), FL_EPROTO},

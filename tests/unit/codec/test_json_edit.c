@@ -196,6 +196,7 @@ static void unescape_refuses_what_no_string_may_hold(void **state)
         "\\u12g4",
         "\\ud800",
         "\\udc00",
+        "\\udc00\\udc00",
         "\\ud800\\n....",
         "\\ud800\\u0041",
         "\\ud83d\\ude0",

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 
 #include <cmocka.h>
@@ -210,10 +210,26 @@ static void numbers_are_written_in_their_shortest_form(void **state)
         int64_t value;
         size_t bytes;
     } rows[] = {
-        {0, 1},          {127, 1},         {128, 2},        {255, 2},         {256, 3},
-        {65535, 3},      {65536, 5},       {UINT32_MAX, 5}, {4294967296, 9},  {INT64_MAX, 9},
-        {-1, 1},         {-32, 1},         {-33, 2},        {INT8_MIN, 2},    {INT8_MIN - 1, 3},
-        {INT16_MIN, 3},  {INT16_MIN - 1, 5}, {INT32_MIN, 5}, {-2147483649, 9}, {INT64_MIN, 9},
+        {0, 1},
+        {127, 1},
+        {128, 2},
+        {255, 2},
+        {256, 3},
+        {65535, 3},
+        {65536, 5},
+        {UINT32_MAX, 5},
+        {4294967296, 9},
+        {INT64_MAX, 9},
+        {-1, 1},
+        {-32, 1},
+        {-33, 2},
+        {INT8_MIN, 2},
+        {INT8_MIN - 1, 3},
+        {INT16_MIN, 3},
+        {INT16_MIN - 1, 5},
+        {INT32_MIN, 5},
+        {-2147483649, 9},
+        {INT64_MIN, 9},
         {-3803038269031200164, 9},
     };
     for (size_t i = 0; i < FL_ARRAY_LEN(rows); i++) {
@@ -238,9 +254,9 @@ static void heads_are_written_in_their_shortest_form(void **state)
         size_t n;
         size_t str, bin, array, map; /* bytes of the head */
     } rows[] = {
-        {0, 1, 2, 1, 1},     {15, 1, 2, 1, 1},    {16, 1, 2, 3, 3},    {31, 1, 2, 3, 3},
-        {32, 2, 2, 3, 3},    {255, 2, 2, 3, 3},   {256, 3, 3, 3, 3},   {65535, 3, 3, 3, 3},
-        {65536, 5, 5, 5, 5},
+        {0, 1, 2, 1, 1},   {15, 1, 2, 1, 1},    {16, 1, 2, 3, 3},
+        {31, 1, 2, 3, 3},  {32, 2, 2, 3, 3},    {255, 2, 2, 3, 3},
+        {256, 3, 3, 3, 3}, {65535, 3, 3, 3, 3}, {65536, 5, 5, 5, 5},
     };
     uint8_t *bytes = fl_calloc(1, 65536);
     for (size_t i = 0; i < FL_ARRAY_LEN(rows); i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 
 #include <cmocka.h>
@@ -148,7 +148,8 @@ static void a_continuation_needs_its_parent_on_its_own_rank(void **state)
     feed(&world, "93 00 91 98 " STORED " 92 64 65 c0 98 01 02 03 04 05 06 07 08 04 c0 a3 475055 "
                  "a6 6c6f72615f37 01");
     feed(&world, W2);
-    struct fl_block_space space = {4, false, fl_block_seed(FL_BYTES("lora_7"), (struct fl_bytes){0})};
+    struct fl_block_space space = {4, false,
+                                   fl_block_seed(FL_BYTES("lora_7"), (struct fl_bytes){0})};
     assert_int_equal(held(&world, &space, one_to_twelve, 12, 1), 3);
     assert_int_equal(held_plain(&world, 1), 0);
     struct fl_kvindex_rank *rank = fl_kvindex_rank_find(world.index, WORKER, 1);
@@ -283,8 +284,8 @@ static void impossible_sequences_change_nothing(void **state)
 }
 
 #define SALTED_STORE(hash, parent, tokens, salt)                                                   \
-    "86 " KEY_TYPE STORED KEY_HASHES " 91 " hash " " KEY_PARENT " " parent " " KEY_TOKENS " 94 "   \
-    tokens " " KEY_BLOCK_SIZE " 04 aa 63616368655f73616c74 " salt
+    "86 " KEY_TYPE STORED KEY_HASHES " 91 " hash " " KEY_PARENT " " parent " " KEY_TOKENS          \
+    " 94 " tokens " " KEY_BLOCK_SIZE " 04 aa 63616368655f73616c74 " salt
 #define TENANT_A "a8 74656e616e742d61"
 #define FIRST "01 02 03 04"
 #define SECOND "05 06 07 08"
@@ -351,7 +352,8 @@ static void blocks_with_images_match_only_with_them(void **state)
     (void)state;
     struct world world;
     start(&world, 4);
-    feed_event(&world, KEYED_STORE("01", "c0", FIRST, "91 91 92 ae 6f70617175652d696d6167652d30 00"));
+    feed_event(&world,
+               KEYED_STORE("01", "c0", FIRST, "91 91 92 ae 6f70617175652d696d6167652d30 00"));
     assert_int_equal(held_plain(&world, 0), 0);
     struct fl_block_space space = {4, false, FL_BLOCK_SEED};
     uint64_t image[] = {7447875215993299872u};

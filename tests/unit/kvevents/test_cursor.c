@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 
 #include <cmocka.h>
@@ -23,30 +23,66 @@ static void live_messages_are_judged_as_the_table_says(void **state)
         {"initial, 0", {0}, 0, FL_KV_STEP_APPLY, 0},
         {"initial, n > 0: history is missing", {0}, 5, FL_KV_STEP_GAP, 0},
         {"initial, n > 0, after a snapshot", {.has_snapshot = true}, 5, FL_KV_STEP_APPLY, 0},
-        {"w + 1", {.has_applied = true, .applied = 7, .has_live = true, .live = 7}, 8,
-         FL_KV_STEP_APPLY, 8},
-        {"beyond w + 1", {.has_applied = true, .applied = 7, .has_live = true, .live = 7}, 10,
-         FL_KV_STEP_GAP, 8},
-        {"replayed already", {.has_applied = true, .applied = 9, .has_live = true, .live = 5}, 6,
-         FL_KV_STEP_DROP, 10},
-        {"replayed already, the last", {.has_applied = true, .applied = 9, .has_live = true, .live = 5},
-         9, FL_KV_STEP_DROP, 10},
-        {"first behind the replay", {.has_applied = true, .applied = 9, .has_live = true, .live = 5},
-         10, FL_KV_STEP_APPLY, 10},
-        {"the same again", {.has_applied = true, .applied = 7, .has_live = true, .live = 7}, 7,
-         FL_KV_STEP_DROP, 8},
-        {"backwards to 0", {.has_applied = true, .applied = 7, .has_live = true, .live = 7}, 0,
-         FL_KV_STEP_RESTART, 0},
+        {"w + 1",
+         {.has_applied = true, .applied = 7, .has_live = true, .live = 7},
+         8,
+         FL_KV_STEP_APPLY,
+         8},
+        {"beyond w + 1",
+         {.has_applied = true, .applied = 7, .has_live = true, .live = 7},
+         10,
+         FL_KV_STEP_GAP,
+         8},
+        {"replayed already",
+         {.has_applied = true, .applied = 9, .has_live = true, .live = 5},
+         6,
+         FL_KV_STEP_DROP,
+         10},
+        {"replayed already, the last",
+         {.has_applied = true, .applied = 9, .has_live = true, .live = 5},
+         9,
+         FL_KV_STEP_DROP,
+         10},
+        {"first behind the replay",
+         {.has_applied = true, .applied = 9, .has_live = true, .live = 5},
+         10,
+         FL_KV_STEP_APPLY,
+         10},
+        {"the same again",
+         {.has_applied = true, .applied = 7, .has_live = true, .live = 7},
+         7,
+         FL_KV_STEP_DROP,
+         8},
+        {"backwards to 0",
+         {.has_applied = true, .applied = 7, .has_live = true, .live = 7},
+         0,
+         FL_KV_STEP_RESTART,
+         0},
         {"backwards to 3: the frame with 0 was missed",
-         {.has_applied = true, .applied = 7, .has_live = true, .live = 7}, 3, FL_KV_STEP_RESTART, 0},
+         {.has_applied = true, .applied = 7, .has_live = true, .live = 7},
+         3,
+         FL_KV_STEP_RESTART,
+         0},
         {"backwards on the wire though ahead of nothing replayed",
-         {.has_applied = true, .applied = 20, .has_live = true, .live = 7}, 6, FL_KV_STEP_RESTART, 0},
+         {.has_applied = true, .applied = 20, .has_live = true, .live = 7},
+         6,
+         FL_KV_STEP_RESTART,
+         0},
         {"behind a dump's cursor, nothing live yet",
-         {.has_snapshot = true, .has_applied = true, .applied = 7}, 6, FL_KV_STEP_DROP, 8},
-        {"right behind a dump's cursor", {.has_snapshot = true, .has_applied = true, .applied = 7}, 8,
-         FL_KV_STEP_APPLY, 8},
-        {"a gap behind a dump's cursor", {.has_snapshot = true, .has_applied = true, .applied = 7}, 9,
-         FL_KV_STEP_GAP, 8},
+         {.has_snapshot = true, .has_applied = true, .applied = 7},
+         6,
+         FL_KV_STEP_DROP,
+         8},
+        {"right behind a dump's cursor",
+         {.has_snapshot = true, .has_applied = true, .applied = 7},
+         8,
+         FL_KV_STEP_APPLY,
+         8},
+        {"a gap behind a dump's cursor",
+         {.has_snapshot = true, .has_applied = true, .applied = 7},
+         9,
+         FL_KV_STEP_GAP,
+         8},
     };
     for (size_t i = 0; i < FL_ARRAY_LEN(rows); i++) {
         struct fl_kv_cursor cursor = rows[i].cursor;
@@ -64,7 +100,8 @@ static void after_a_restart_the_message_is_a_first_one(void **state)
     assert_int_equal(fl_kv_cursor_live(&cursor, 4), FL_KV_STEP_APPLY);
     fl_kv_cursor_applied(&cursor, 4);
     assert_int_equal(fl_kv_cursor_live(&cursor, 2), FL_KV_STEP_RESTART);
-    assert_int_equal(fl_kv_cursor_live(&cursor, 2), FL_KV_STEP_GAP); /* the snapshot counts no more */
+    assert_int_equal(fl_kv_cursor_live(&cursor, 2),
+                     FL_KV_STEP_GAP); /* the snapshot counts no more */
     assert_int_equal(fl_kv_cursor_next(&cursor), 0);
 }
 

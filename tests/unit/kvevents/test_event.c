@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 
 #include <cmocka.h>
@@ -30,7 +30,8 @@ static struct payload payload_of(const char *hex)
     return payload;
 }
 
-/* The first event of the payload; its bytes are leaked to the caller for as long as the event lends them. */
+/* The first event of the payload; its bytes are leaked to the caller for as long as the event lends
+ * them. */
 static struct payload read_first(const char *hex, struct fl_kv_batch *batch,
                                  struct fl_kv_event *event)
 {
@@ -43,8 +44,7 @@ static struct payload read_first(const char *hex, struct fl_kv_batch *batch,
 
 static void assert_text(struct fl_bytes got, const char *expected)
 {
-    if (!fl_bytes_eq(got, fl_bytes_of(expected)) ||
-        fl_bytes_is_absent(got) != (expected == NULL))
+    if (!fl_bytes_eq(got, fl_bytes_of(expected)) || fl_bytes_is_absent(got) != (expected == NULL))
         fail_msg("\"%.*s\" is not \"%s\"", FL_FMT(got), expected != NULL ? expected : "(absent)");
 }
 
@@ -86,13 +86,14 @@ static void the_annotated_examples_say_what_the_page_says(void **state)
         {"W8", W8, FL_KV_KIND_STORED, 1700000006.0, true, 0, 1, 14643705804678351452u, false, 0, 4,
          1, "GPU", NULL, "tenant-a", NULL, false, false},
     };
-    struct fl_kv_event event = {0}; /* one for all: what one leaves behind must not reach the next */
+    struct fl_kv_event event = {
+        0}; /* one for all: what one leaves behind must not reach the next */
     for (size_t i = 0; i < FL_ARRAY_LEN(rows); i++) {
         struct fl_kv_batch batch;
         struct payload payload = read_first(rows[i].hex, &batch, &event);
         if (event.is_broken || event.kind != rows[i].kind || batch.ts != rows[i].ts ||
-            batch.has_rank != rows[i].has_rank || batch.rank != rows[i].rank ||
-            batch.count != 1 || event.hash_count != rows[i].hash_count ||
+            batch.has_rank != rows[i].has_rank || batch.rank != rows[i].rank || batch.count != 1 ||
+            event.hash_count != rows[i].hash_count ||
             (event.hash_count > 0 && event.hashes[0] != rows[i].first_hash) ||
             event.has_parent != rows[i].has_parent || event.parent != rows[i].parent ||
             event.token_count != rows[i].token_count ||
@@ -133,7 +134,8 @@ static void every_truncation_of_the_examples_is_refused(void **state)
     }
 }
 
-/* Any single byte changed: no crash, no endless loop, and what is accepted can be read to its end. */
+/* Any single byte changed: no crash, no endless loop, and what is accepted can be read to its end.
+ */
 static void any_damaged_byte_is_survived(void **state)
 {
     (void)state;
@@ -175,8 +177,8 @@ static void batches_come_in_several_shapes(void **state)
         {"more elements than we know", "95 00 90 05 a1 78 91 c0", true, true, 5, 0},
         {"a negative ts", "93 ff 90 c0", true, false, 0, 0},
         {"f32 ts", "93 ca 3fc00000 90 c0", true, false, 0, 0},
-        {"map: events, ts, dp_rank",
-         "83 a6 6576656e7473 90 a2 7473 01 a7 64705f72616e6b 07", true, true, 7, 0},
+        {"map: events, ts, dp_rank", "83 a6 6576656e7473 90 a2 7473 01 a7 64705f72616e6b 07", true,
+         true, 7, 0},
         {"map: data_parallel_rank nil",
          "83 a2 7473 01 b2 646174615f706172616c6c656c5f72616e6b c0 a6 6576656e7473 90", true, false,
          0, 0},
@@ -305,10 +307,12 @@ static void the_tail_is_read_by_order_when_it_fits_and_by_type_otherwise(void **
         {"nothing", "99 " STORE9, false, 0, NULL, NULL, 0},
         {"in order, five", "9e " STORE9 "02 " FULL_ATTENTION " 10 a5 4c4f43414c a1 78", true, 2,
          "full_attention", "LOCAL", 0},
-        {"in order with nils", "9d " STORE9 "c0 c0 c0 a6 52454d4f5445", false, 0, NULL, "REMOTE", 0},
+        {"in order with nils", "9d " STORE9 "c0 c0 c0 a6 52454d4f5445", false, 0, NULL, "REMOTE",
+         0},
         {"an unknown locality", "9d " STORE9 "c0 c0 c0 a1 78", false, 0, NULL, "x", 0},
         {"one integer", "9a " STORE9 "03", true, 3, NULL, NULL, 0},
-        {"kind before group", "9b " STORE9 FULL_ATTENTION " 03", true, 3, "full_attention", NULL, 0},
+        {"kind before group", "9b " STORE9 FULL_ATTENTION " 03", true, 3, "full_attention", NULL,
+         0},
         {"group and window", "9b " STORE9 "03 10", true, 3, NULL, NULL, 0},
         {"images before the rest",
          "9d " STORE9 "91 81 aa 6d6d5f6f626a65637473 91 81 a7 6d6d5f68617368 2a 03 10 a3 6b6e64",
@@ -349,8 +353,8 @@ static void extra_keys_give_salt_and_images(void **state)
         {"a marked salt", "91 91 ba 64796e616d6f2d63616368652d73616c743a 74656e616e742d61",
          "tenant-a", NULL, 0, 0},
         {"vLLM's raw salt", "91 91 a8 74656e616e742d61", NULL, "tenant-a", 0, 0},
-        {"the LoRA name is neither", "91 92 a6 6c6f72615f37 a8 74656e616e742d61", NULL, "tenant-a", 0,
-         0},
+        {"the LoRA name is neither", "91 92 a6 6c6f72615f37 a8 74656e616e742d61", NULL, "tenant-a",
+         0, 0},
         {"an image with its offset", "91 91 92 ae 6f70617175652d696d6167652d30 05", NULL, NULL, 1,
          7447875215993299872u},
         {"an image digest", NULL, NULL, NULL, 1, 0x0011223344556677u},

@@ -25,13 +25,14 @@
     "93 cb 41d954fc40200000 91 9c " STORED " 91 fe 65 94 09 0a 0b 0c 04 c0 a3 475055 "             \
     "a6 6c6f72615f37 91 91 a5 696d672d31 00 " FULL_ATTENTION " c0 01"
 #define W3                                                                                         \
-    "93 cb 41d954fc40400000 91 8a " KEY_TYPE STORED KEY_HASHES " 91 67 " KEY_PARENT " 66 "         \
-    KEY_TOKENS " 94 09 0a 0b 0c " KEY_BLOCK_SIZE " 04 " KEY_LORA_ID " c0 " KEY_MEDIUM              \
+    "93 cb 41d954fc40400000 91 8a " KEY_TYPE STORED KEY_HASHES " 91 67 " KEY_PARENT                \
+    " 66 " KEY_TOKENS " 94 09 0a 0b 0c " KEY_BLOCK_SIZE " 04 " KEY_LORA_ID " c0 " KEY_MEDIUM       \
     " a3 435055 " KEY_LORA_NAME " c0 a9 67726f75705f696478 00 "                                    \
     "b2 6b765f63616368655f737065635f6b696e64 " FULL_ATTENTION " c0"
 #define W4_ARRAY "93 cb 41d954fc40800000 91 93 " REMOVED " 91 66 a3 475055 00"
 #define W4_MAP                                                                                     \
-    "93 cb 41d954fc40800000 91 83 " KEY_TYPE REMOVED KEY_HASHES " 91 66 " KEY_MEDIUM " a3 475055 00"
+    "93 cb 41d954fc40800000 91 83 " KEY_TYPE REMOVED KEY_HASHES " 91 66 " KEY_MEDIUM " a3 475055 " \
+                                                                                     "00"
 #define W5 "92 cb 41d954fc40c00000 91 91 b0 416c6c426c6f636b73436c6561726564"
 #define W6                                                                                         \
     "93 cb 41d954fc41000000 91 97 " STORED                                                         \
@@ -42,9 +43,9 @@
     " 91 07 c0 94 92 01 02 92 02 03 92 03 04 92 04 05 04 c0 a3 475055 "                            \
     "81 aa 63616368655f73616c74 a8 74656e616e742d61 00"
 #define W8                                                                                         \
-    "93 cb 41d954fc41800000 91 89 " KEY_TYPE STORED KEY_HASHES " 91 d3 cb38e4d7fb2dca5c "          \
-    KEY_PARENT " c0 " KEY_TOKENS " 94 01 02 03 04 " KEY_BLOCK_SIZE " 04 " KEY_LORA_ID " c0 "       \
-    KEY_MEDIUM " a3 475055 aa 63616368655f73616c74 a8 74656e616e742d61 "                           \
+    "93 cb 41d954fc41800000 91 89 " KEY_TYPE STORED KEY_HASHES                                     \
+    " 91 d3 cb38e4d7fb2dca5c " KEY_PARENT " c0 " KEY_TOKENS " 94 01 02 03 04 " KEY_BLOCK_SIZE      \
+    " 04 " KEY_LORA_ID " c0 " KEY_MEDIUM " a3 475055 aa 63616368655f73616c74 a8 74656e616e742d61 " \
     "aa 73657373696f6e5f6964 a3 732d31 00"
 
 static inline int hex_digit(char c)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rules of selection.md 12.2 one by one; test_twin.c has them all at once. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 
 #include <cmocka.h>
@@ -154,8 +154,7 @@ static void a_name_stored_elsewhere_moves_and_leaves_its_old_block(void **state)
     store(&world, 1, 0, 2, NULL);
     const uint64_t other = 9999;
     struct fl_kvindex_store event = {.count = 1, .external = &world.name[1], .local = &other};
-    assert_int_equal(
-        fl_kvindex_store(world.index, rank_of(&world, 1, 0), &event, &done), 0);
+    assert_int_equal(fl_kvindex_store(world.index, rank_of(&world, 1, 0), &event, &done), 0);
     assert_int_equal(done.added, 1);
     assert_int_equal(done.moved, 1);
     assert_int_equal(depth_of(&world, 1, 0), 1);
@@ -277,8 +276,7 @@ static void a_clear_takes_one_rank_and_nothing_else(void **state)
     (void)state;
     struct world world;
     start(&world);
-    struct fl_kvindex_store event = {
-        .count = 4, .external = world.name, .local = world.local};
+    struct fl_kvindex_store event = {.count = 4, .external = world.name, .local = world.local};
     fl_kvindex_store(world.index, rank_of(&world, 1, 0), &event, NULL);
     fl_kvindex_store(world.index, rank_of(&world, 1, 1), &event, NULL);
     fl_kvindex_store(world.index, rank_of(&world, 2, 0), &event, NULL);
@@ -307,8 +305,7 @@ static void a_worker_goes_with_all_its_ranks(void **state)
     (void)state;
     struct world world;
     start(&world);
-    struct fl_kvindex_store event = {
-        .count = 4, .external = world.name, .local = world.local};
+    struct fl_kvindex_store event = {.count = 4, .external = world.name, .local = world.local};
     for (uint32_t rank = 0; rank < 3; rank++)
         fl_kvindex_store(world.index, rank_of(&world, 1, rank), &event, NULL);
     fl_kvindex_store(world.index, rank_of(&world, 2, 0), &event, NULL);
@@ -339,7 +336,8 @@ static void nothing_matches_nothing(void **state)
     fl_kvindex_lookup(world.index, world.seq, LENGTH, &world.matches);
     assert_int_equal(world.matches.count, 0);
     store(&world, 1, 0, 3, NULL);
-    fl_kvindex_lookup(world.index, world.seq + 1, 2, &world.matches); /* not from block 0? a chain is */
+    fl_kvindex_lookup(world.index, world.seq + 1, 2,
+                      &world.matches);        /* not from block 0? a chain is */
     assert_int_equal(world.matches.count, 1); /* whatever is asked first counts as block 0 */
     finish(&world);
 }
@@ -363,7 +361,8 @@ static void skipping_gives_what_walking_gives_at_every_length(void **state)
     finish(&world);
 }
 
-/* A rank with more children under one block than its count holds is walked instead, and stays right. */
+/* A rank with more children under one block than its count holds is walked instead, and stays
+ * right. */
 static void a_crowded_block_is_walked_and_recovers_by_a_clear(void **state)
 {
     (void)state;

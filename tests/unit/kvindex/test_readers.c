@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Readers beside the writer (selection.md 21.3): made for ThreadSanitizer, true without it as well.
  *
- * What a rank certainly holds and what it has ever stored is kept beside the index, per prompt, as two
- * atomic numbers:
- *     certain[rank][prompt]   leading blocks the writer will not touch; lowered before it removes any,
- *                             raised after it has stored
- *     ever[rank][prompt]      the most leading blocks ever stored; raised before they are
- * A reader notes `certain` before and after a lookup. If nobody lowered it meanwhile (a counter tells),
- * the smaller of the two was held all the time: min <= answer <= ever read afterwards. */
+ * What a rank certainly holds and what it has ever stored is kept beside the index, per prompt, as
+ * two atomic numbers: certain[rank][prompt]   leading blocks the writer will not touch; lowered
+ * before it removes any, raised after it has stored ever[rank][prompt]      the most leading blocks
+ * ever stored; raised before they are A reader notes `certain` before and after a lookup. If nobody
+ * lowered it meanwhile (a counter tells), the smaller of the two was held all the time: min <=
+ * answer <= ever read afterwards. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 
 #include <cmocka.h>
@@ -209,8 +208,7 @@ static void compare_at_rest(struct stage *stage)
         uint32_t holders = 0;
         fl_kvindex_lookup(stage->index, stage->seq[p], LENGTH, &matches);
         for (uint32_t i = 0; i < matches.count; i++) {
-            uint32_t r =
-                (uint32_t)(matches.at[i].worker_id - 100) * 2 + matches.at[i].dp_rank;
+            uint32_t r = (uint32_t)(matches.at[i].worker_id - 100) * 2 + matches.at[i].dp_rank;
             assert_int_equal(matches.at[i].blocks[FL_TIER_DEVICE], run_of(stage, r, p));
         }
         for (uint32_t r = 0; r < RANKS; r++)
@@ -269,8 +267,8 @@ static void lookups_beside_the_writer_stay_within_what_was_true(void **state)
         pthread_join(readers[i], NULL);
 
     print_message("%llu lookups beside %llu operations, %llu bounds from below\n",
-                  (unsigned long long)atomic_load(&stage->lookups),
-                  (unsigned long long)operations, (unsigned long long)atomic_load(&stage->bounded));
+                  (unsigned long long)atomic_load(&stage->lookups), (unsigned long long)operations,
+                  (unsigned long long)atomic_load(&stage->bounded));
     assert_int_equal(atomic_load(&stage->too_much), 0);
     assert_int_equal(atomic_load(&stage->too_little), 0);
     assert_int_equal(atomic_load(&stage->twice), 0);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Random operations on the index and on its naive twin: each operation's own result is compared, a
- * random lookup after each, the full state and the structure's own check every so often (selection.md
- * 21.3). FL_TWIN_OPERATIONS and FL_TWIN_SEED change the run. */
+ * random lookup after each, the full state and the structure's own check every so often
+ * (selection.md 21.3). FL_TWIN_OPERATIONS and FL_TWIN_SEED change the run. */
+#include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
-#include <setjmp.h>
 #include <stdint.h>
 
 #include <cmocka.h>
@@ -19,9 +19,9 @@
 struct shape {
     const char *why;
     uint32_t workers, dp_ranks;
-    uint32_t branches;     /* different blocks that may follow a block */
-    uint32_t depth;        /* of the longest prompt */
-    uint64_t names;        /* 0: the name of a block is its sequence hash; else drawn below this */
+    uint32_t branches;      /* different blocks that may follow a block */
+    uint32_t depth;         /* of the longest prompt */
+    uint64_t names;         /* 0: the name of a block is its sequence hash; else drawn below this */
     uint32_t blocks_a_rank; /* above, removals get likelier */
     uint32_t middle_removals; /* of 100 removals: from anywhere instead of the leaf */
     uint64_t operations;
@@ -56,8 +56,8 @@ static uint32_t draw_prompt(struct run *run)
     }
     fl_block_chain_all(NULL, run->local, depth, run->seq);
     for (uint32_t i = 0; i < depth; i++)
-        run->name[i] = run->shape->names == 0 ? ~run->seq[i]
-                                              : fl_rng_below(&run->rng, run->shape->names);
+        run->name[i] =
+            run->shape->names == 0 ? ~run->seq[i] : fl_rng_below(&run->rng, run->shape->names);
     return depth;
 }
 
@@ -126,7 +126,8 @@ static void take_away(struct run *run, uint64_t operation)
         names[count] = rank->blocks[middle ? fl_rng_below(&run->rng, rank->count) : newest].name;
     }
     size_t expected = twin_remove(rank, names, count);
-    size_t got = fl_kvindex_remove(run->index, rank_in_index(run, rank), FL_TIER_DEVICE, names, count);
+    size_t got =
+        fl_kvindex_remove(run->index, rank_in_index(run, rank), FL_TIER_DEVICE, names, count);
     if (got != expected)
         fail_at(run, operation, "a removal's result differs");
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The naive twin of the index: lists that are searched from end to end, so that it cannot be wrong.
- * Written from selection.md 12.2, not from the index. One external name per block and rank, the newest
- * given, as kvindex.h promises. */
+ * Written from selection.md 12.2, not from the index. One external name per block and rank, the
+ * newest given, as kvindex.h promises. */
 #ifndef TESTS_KVINDEX_TWIN_H
 #define TESTS_KVINDEX_TWIN_H
 
