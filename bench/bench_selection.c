@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Selection (performance.md section 3 b): b1 whole selections through the service, b4 bare scoring,
- * b7 active blocks. Usage: bench_selection [data directory]. Floors run in the same process; exits
+ * b7 active blocks. Usage: bench_selection [--full] [data directory]. Floors run in the same process; exits
  * 1 beyond a value under "fails". One thread, no queue, hashes of b7 expanded from mc-conv at
  * block 16. */
 #include <assert.h>
@@ -20,6 +20,8 @@
 #include "sim/trace.h"
 
 static int failures;
+/* A smoke run fails only beyond 1.5 x the value under "fails" (performance.md 1.10). */
+static double slack = 1.5;
 static volatile double sink;
 
 static uint64_t now_ns(void)
@@ -62,7 +64,7 @@ static void row(const char *name, double value, const char *unit)
 static void judge(const char *name, double value, const char *unit, double goal, double fails)
 {
     const char *verdict = value <= goal ? "goal met" : value <= fails ? "goal missed" : "FAILS";
-    failures += value > fails;
+    failures += value > fails * slack;
     printf("%-44s %12.2f %-8s goal %.2f fails %.2f: %s\n", name, value, unit, goal, fails, verdict);
 }
 
@@ -534,8 +536,16 @@ static void b1(double book_and_free_16)
 
 int main(int argc, char **argv)
 {
+    const char *data = "data";
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--full") == 0)
+            slack = 1;
+        else
+            data = argv[i];
+    }
+    printf("# bench_selection: %s\n", slack > 1 ? "quick: smoke, no claims" : "full");
     b4();
-    double at_16 = b7(argc > 1 ? argv[1] : "data");
+    double at_16 = b7(data);
     b1(at_16);
     return failures > 0 ? 1 : 0;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs a fuzz target over every file of a corpus folder, so that the ordinary test run keeps each
- * crash that was found fixed. Fails when the folder is empty: a corpus that is not there tests nothing. */
+ * crash that was found fixed. Fails when the folder is empty: a corpus that is not there tests
+ * nothing. */
 #include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>

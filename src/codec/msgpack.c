@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "codec/msgpack.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -133,6 +134,7 @@ static const struct {
 
 static int64_t sign_extend(uint64_t number, uint32_t width)
 {
+    assert(width > 0 && width <= 8);
     uint32_t shift = 64 - 8 * width;
     return (int64_t)(number << shift) >> shift;
 }

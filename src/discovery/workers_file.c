@@ -158,8 +158,8 @@ static int read_word(const struct reader *reader, const char *key, const char *c
 static int read_address(const struct reader *reader, struct fl_worker_spec *spec,
                         struct fl_error *err)
 {
-    struct fl_bytes endpoint, host, alias;
-    uint64_t port;
+    struct fl_bytes endpoint = {0}, host = {0}, alias = {0};
+    uint64_t port = 0;
     const struct fl_json_node *ports = member(reader, "ports");
     char text[FL_ADDR_TEXT + 16];
 
@@ -267,9 +267,9 @@ static int read_texts(const struct reader *reader, struct fl_worker_spec *spec,
 {
     static const char *const roles[] = {"aggregated", "prefill", "decode", NULL};
     static const char *const backends[] = {"vllm", "sglang", "trtllm", NULL};
-    struct fl_bytes alias;
-    int role, backend;
-    bool has_backend;
+    struct fl_bytes alias = {0};
+    int role = FL_WORKER_AGGREGATED, backend = FL_BACKEND_VLLM;
+    bool has_backend = false;
 
     int rc = read_string(reader, "name", NAME_MAX_BYTES, &spec->name, err);
     if (rc == 0)
@@ -306,7 +306,7 @@ static int read_texts(const struct reader *reader, struct fl_worker_spec *spec,
 
 static int read_numbers(struct reader *reader, struct fl_worker_spec *spec, struct fl_error *err)
 {
-    uint64_t block_size, dp_size, dp_start;
+    uint64_t block_size = 0, dp_size = 1, dp_start = 0;
     int rc =
         read_u64(reader, "block_size", 1, 65536, reader->defaults->block_size, &block_size, err);
     if (rc == 0)

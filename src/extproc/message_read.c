@@ -38,6 +38,7 @@ static int walk(struct fl_bytes message, on_field_fn *on_field, void *view)
     struct fl_pb_field field;
     int rc;
 
+    assert(on_field != NULL);
     fl_pb_reader_init(&reader, message);
     while ((rc = fl_pb_next(&reader, &field)) > 0) {
         rc = on_field(view, &field);

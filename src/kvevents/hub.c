@@ -17,9 +17,9 @@
 
 #define EVENTS_A_RUN 64
 #define MESSAGES_A_RUN 256
-#define MESSAGES_A_TURN 32 /* of one subscriber, before the next gets its turn */
-#define PATROL 4           /* subscribers looked at without a signal */
-#define MAINTAIN_STEPS 4096
+#define MESSAGES_A_TURN 32  /* of one subscriber, before the next gets its turn */
+#define PATROL 4            /* subscribers looked at without a signal */
+#define MAINTAIN_STEPS 2048 /* some 0.7 ms when every node has to be touched */
 #define MAINTAIN_EVERY_MS 1
 #define MAINTAIN_INDEXES 16
 

@@ -74,7 +74,7 @@ static void check_list(struct walk *walk, uint32_t node, const struct fl_holders
     }
     if (live != list->live || live < 2)
         walk->wrong = "a list's count of living members is wrong";
-    if (signature != atomic_load_explicit(&list->signature, memory_order_relaxed))
+    if (signature != tag_of(walk->index, node))
         walk->wrong = "a list's signature is not that of its members";
 }
 

@@ -50,10 +50,17 @@ static uint32_t child_nodes_of(uint64_t word)
     return is_list(word) ? list_of(word)->child_nodes : (uint32_t)(word >> 32);
 }
 
-static void sign(struct fl_holders *list, uint32_t slot)
+/* `slot` has come to, or left, the node's list. */
+static void sign(struct fl_kvindex *index, uint32_t node, uint32_t slot)
 {
-    uint64_t signature = atomic_load_explicit(&list->signature, memory_order_relaxed);
-    atomic_store_explicit(&list->signature, signature ^ slot_signature(slot), memory_order_relaxed);
+    set_node_tag(index, node, tag_of(index, node) ^ slot_signature(slot));
+}
+
+/* The name of all holders, if they have one in common. */
+static uint64_t common_name(const struct fl_kvindex *index, uint32_t node)
+{
+    uint64_t word = word_of(index, node);
+    return is_list(word) ? list_of(word)->common : tag_of(index, node);
 }
 
 int64_t fl_holders_find(const struct fl_kvindex *index, uint32_t node, uint32_t slot)
@@ -95,7 +102,7 @@ uint64_t fl_holders_name(const struct fl_kvindex *index, uint32_t node, int64_t 
     uint64_t word = word_of(index, node);
     if (word_has_own(word))
         return own_names(list_of(word))[at];
-    return node_at(index, node)->external;
+    return common_name(index, node);
 }
 
 uint32_t fl_holders_count(const struct fl_kvindex *index, uint32_t node)
@@ -129,10 +136,10 @@ static bool is_name_used(const struct fl_kvindex *index, uint32_t node, uint64_t
 {
     uint64_t word = word_of(index, node);
     if (!is_list(word))
-        return except < 0 && slot_of(word) != NO_SLOT && node_at(index, node)->external == name;
+        return except < 0 && slot_of(word) != NO_SLOT && tag_of(index, node) == name;
     const struct fl_holders *list = list_of(word);
     if (!list->has_own)
-        return node_at(index, node)->external == name && list->live > (except < 0 ? 0 : 1);
+        return list->common == name && list->live > (except < 0 ? 0 : 1);
     const uint64_t *own = own_names(list);
     for (uint32_t i = 0; i < used_of(list); i++)
         if (own[i] == name && (int64_t)i != except && (member_at(list, i) & 0xffff) != LEFT)
@@ -151,7 +158,7 @@ static bool names_node(const void *ctx, uint32_t node)
     const struct name_probe *probe = ctx;
     uint64_t word = word_of(probe->index, node);
     if (!word_has_own(word)) {
-        if (node_at(probe->index, node)->external != probe->name)
+        if (common_name(probe->index, node) != probe->name)
             return false;
         return fl_holders_find(probe->index, node, probe->slot) >= 0;
     }
@@ -182,7 +189,7 @@ uint64_t fl_holders_name_hash(const void *owner, uint32_t node, uint32_t segment
     const struct fl_kvindex *index = owner;
     uint64_t word = word_of(index, node);
     if (!word_has_own(word))
-        return fl_table_hash(&index->by_name, node_at(index, node)->external);
+        return fl_table_hash(&index->by_name, common_name(index, node));
 
     const struct fl_holders *list = list_of(word);
     uint64_t found = 0;
@@ -209,12 +216,12 @@ static uint32_t list_cap(uint32_t members)
     return (rounded - (uint32_t)sizeof(struct fl_holders)) / 4;
 }
 
-static struct fl_holders *list_new(uint32_t members, bool has_own)
+static struct fl_holders *list_new(uint32_t members, bool has_own, uint64_t common)
 {
     uint32_t cap = list_cap(members);
     size_t own_at = own_offset(cap);
     struct fl_holders *list = fl_alloc(has_own ? own_at + cap * sizeof(uint64_t) : own_at);
-    atomic_init(&list->signature, 0);
+    list->common = common;
     atomic_init(&list->used, 0);
     list->cap = cap & 0x7fffffff;
     list->has_own = has_own;
@@ -223,7 +230,7 @@ static struct fl_holders *list_new(uint32_t members, bool has_own)
     return list;
 }
 
-/* There is room. Readers see the member before the signature that counts it. */
+/* There is room. */
 static void list_append(struct fl_holders *list, uint32_t member, uint64_t name)
 {
     uint32_t at = used_of(list);
@@ -233,7 +240,6 @@ static void list_append(struct fl_holders *list, uint32_t member, uint64_t name)
     atomic_store_explicit(&list->member[at], member, memory_order_release);
     atomic_store_explicit(&list->used, at + 1, memory_order_release);
     list->live++;
-    sign(list, member & 0xffff);
 }
 
 /* A list of the same living members (or of a single holder) with room for `more`, not yet
@@ -242,15 +248,15 @@ static struct fl_holders *list_copy(const struct fl_kvindex *index, uint32_t nod
                                     bool has_own)
 {
     uint64_t word = word_of(index, node);
-    uint64_t common = node_at(index, node)->external;
+    uint64_t common = common_name(index, node);
     struct fl_holders *list;
 
     if (!is_list(word)) {
-        list = list_new(1 + more, has_own);
+        list = list_new(1 + more, has_own, common);
         list_append(list, (uint32_t)(word & UINT32_MAX), common);
     } else {
         const struct fl_holders *old = list_of(word);
-        list = list_new(old->live + more, has_own);
+        list = list_new(old->live + more, has_own, common);
         for (uint32_t i = 0; i < used_of(old); i++)
             if ((member_at(old, i) & 0xffff) != LEFT)
                 list_append(list, member_at(old, i), old->has_own ? own_names(old)[i] : common);
@@ -259,9 +265,12 @@ static struct fl_holders *list_copy(const struct fl_kvindex *index, uint32_t nod
     return list;
 }
 
+/* The members are those that were there before. */
 static void publish_list(struct fl_kvindex *index, uint32_t node, struct fl_holders *list)
 {
     uint64_t old = word_of(index, node);
+    if (!is_list(old)) /* before: who reads the name as a signature only looks closer */
+        set_node_tag(index, node, slot_signature(slot_of(old)));
     set_word(index, node, LIST_BIT | (uint64_t)(uintptr_t)list);
     if (is_list(old))
         fl_kvindex_limbo(index, LIMBO_LIST, (uint64_t)(uintptr_t)list_of(old));
@@ -270,18 +279,20 @@ static void publish_list(struct fl_kvindex *index, uint32_t node, struct fl_hold
 static void add_to_list(struct fl_kvindex *index, uint32_t node, uint32_t member, uint64_t name)
 {
     uint64_t word = word_of(index, node);
-    bool is_common = name == node_at(index, node)->external;
+    bool is_common = name == common_name(index, node);
     bool had_own = word_has_own(word);
 
     if (is_list(word) && used_of(list_of(word)) < list_of(word)->cap && (had_own || is_common)) {
         list_append(list_of(word), member, name);
+        sign(index, node, member & 0xffff);
         return;
     }
     /* Growth by a half; a list full of members that left is only tidied up. */
     uint32_t live = fl_holders_count(index, node);
     struct fl_holders *list = list_copy(index, node, 1 + live / 2, had_own || !is_common);
-    list_append(list, member, name);
     publish_list(index, node, list);
+    list_append(list, member, name);
+    sign(index, node, member & 0xffff);
 }
 
 bool fl_holders_add(struct fl_kvindex *index, uint32_t node, uint32_t slot, uint32_t kids,
@@ -294,7 +305,7 @@ bool fl_holders_add(struct fl_kvindex *index, uint32_t node, uint32_t slot, uint
 
     uint64_t word = word_of(index, node);
     if (!is_list(word) && slot_of(word) == NO_SLOT) {
-        node_at(index, node)->external = name;
+        set_node_tag(index, node, name);
         set_word(index, node, single(slot, kids, child_nodes_of(word)));
     } else {
         add_to_list(index, node, kids << 16 | slot, name);
@@ -313,9 +324,8 @@ static void collapse(struct fl_kvindex *index, uint32_t node)
         at++;
     assert(at < used_of(list));
     uint32_t member = member_at(list, at);
-    if (list->has_own)
-        node_at(index, node)->external = own_names(list)[at];
     set_word(index, node, single(member & 0xffff, member >> 16, list->child_nodes));
+    set_node_tag(index, node, list->has_own ? own_names(list)[at] : list->common);
     fl_kvindex_limbo(index, LIMBO_LIST, (uint64_t)(uintptr_t)list);
 }
 
@@ -333,7 +343,7 @@ void fl_holders_remove(struct fl_kvindex *index, uint32_t node, int64_t at)
     struct fl_holders *list = list_of(word);
     uint32_t slot = member_at(list, (uint32_t)at) & 0xffff;
     atomic_store_explicit(&list->member[at], LEFT, memory_order_seq_cst);
-    sign(list, slot);
+    sign(index, node, slot);
     list->live--;
     if (list->live == 1)
         collapse(index, node);
@@ -353,7 +363,7 @@ bool fl_holders_rename(struct fl_kvindex *index, uint32_t node, int64_t at, uint
 
     uint64_t word = word_of(index, node);
     if (!is_list(word)) {
-        node_at(index, node)->external = name;
+        set_node_tag(index, node, name);
     } else {
         if (!word_has_own(word)) {
             /* The copy drops those that left: find the member again. */

@@ -27,12 +27,15 @@
 #define NODE_CHUNK 16384 /* nodes allocated together */
 #define NODE_CHUNKS (FL_KVINDEX_NODES_MAX / NODE_CHUNK)
 
-/* One half of a cache line: a lookup reads the first two fields, an event all four. */
+/* One half of a cache line. */
 struct node {
     _Alignas(32) _Atomic uint64_t seq;
     _Atomic uint64_t holders;
     uint64_t local;
-    uint64_t external; /* name of all holders, unless they form a list with names of their own */
+    /* One holder: the name it uses. A list: the xor of its members' slot_signature(), so that equal
+     * sets have equal numbers and a lookup need not read the list to see that nobody has dropped
+     * out. */
+    _Atomic uint64_t tag;
 };
 
 struct node_chunk {
@@ -41,8 +44,7 @@ struct node_chunk {
 };
 
 struct fl_holders {
-    _Atomic uint64_t
-        signature;         /* xor of slot_signature() of the members: equal sets, equal numbers */
+    uint64_t common;       /* the name all members use, unless has_own (writer only) */
     _Atomic uint32_t used; /* entries of `member`, those that left included */
     /* writer only */
     uint32_t cap : 31;
@@ -196,6 +198,16 @@ static inline uint32_t find_seq(const struct fl_kvindex *index, uint64_t hash, u
 {
     struct seq_probe probe = {index, seq};
     return fl_table_find(&index->by_seq, hash, node_is, &probe);
+}
+
+static inline uint64_t tag_of(const struct fl_kvindex *index, uint32_t node)
+{
+    return atomic_load_explicit(&node_at(index, node)->tag, memory_order_relaxed);
+}
+
+static inline void set_node_tag(struct fl_kvindex *index, uint32_t node, uint64_t tag)
+{
+    atomic_store_explicit(&node_at(index, node)->tag, tag, memory_order_relaxed);
 }
 
 /* ---- pool.c: nodes, slots and what waits for readers ---- */

@@ -249,7 +249,7 @@ static bool store_new(struct fl_kvindex *index, struct fl_kvindex_rank *rank, ui
     if (node == NO_NODE)
         return false;
     struct node *fresh = node_at(index, node);
-    fresh->external = block->name;
+    set_node_tag(index, node, block->name);
     atomic_store_explicit(&fresh->holders, rank->slot, memory_order_relaxed);
     if (parent != NO_NODE) {
         uint64_t word = sole_parent(index, parent, rank->slot);
@@ -546,8 +546,8 @@ static bool remove_one(struct fl_kvindex *index, struct fl_kvindex_rank *rank, u
                        const struct leaving *leaving)
 {
     uint32_t node = leaving->node;
-    bool is_it = node != NO_NODE && word_of(index, node) == rank->slot &&
-                 node_at(index, node)->external == name;
+    bool is_it =
+        node != NO_NODE && word_of(index, node) == rank->slot && tag_of(index, node) == name;
     if (!is_it)
         node = fl_holders_find_name(index, rank->slot, leaving->name_hash, name);
     if (node == NO_NODE)

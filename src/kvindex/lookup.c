@@ -22,20 +22,27 @@
 #include "base/alloc.h"
 #include "kvindex/impl.h"
 
-#define PROBES 15      /* 8,192 blocks in four rounds; more in flight than that gain nothing */
-#define WALK_AHEAD 8   /* blocks fetched ahead on a walk */
-#define NESTED_MAX 128 /* pairs compared one by one before marking members in a bitmap is cheaper  \
-                        */
-#define FRAMES_MAX 160 /* each of at most 9 rounds leaves up to PROBES + 1 parts behind */
+/* Probes of one cut. The fewer, the more rounds of waiting; the more, the longer a round: 7 is the
+ * best for many blocks, while few blocks are probed all at once. */
+#define PROBES 7
+#define PROBES_MAX 15
+#define WALK_AHEAD 8 /* blocks fetched ahead on a walk */
+#define NESTED_MAX                                                                                 \
+    128 /* pairs compared one by one before marking members in a bitmap is cheaper                 \
+         */
+#define FRAMES_MAX                                                                                 \
+    160 /* each of at most 11 rounds leaves up to PROBES + 1 parts behind, the last 16 */
 
 struct candidate {
     uint32_t slot;
     uint32_t blocks;
+    uint64_t signature; /* of its slot */
 };
 
 struct frame {
     uint32_t from, to; /* candidates */
     uint32_t lo, hi;   /* positions: all hold lo, none holds hi */
+    uint64_t deeper; /* signature of the other candidates that hold hi, and so everything before */
 };
 
 struct fl_kvindex_scratch {
@@ -82,17 +89,19 @@ static void prefetch_node(const struct lookup *lookup, uint64_t hash)
         __builtin_prefetch(node_at(lookup->index, node));
 }
 
-/* The holders of the block at `position`; those of nobody if it is unknown. A list is prefetched.
- */
-static uint64_t probe(const struct lookup *lookup, uint32_t position, uint64_t hash)
+/* Who holds a block, as one probe sees it. */
+struct seen {
+    uint64_t word; /* holders; those of nobody if the block is unknown */
+    uint64_t tag;  /* of a list: its signature */
+};
+
+static struct seen probe(const struct lookup *lookup, uint32_t position, uint64_t hash)
 {
     uint32_t node = find_seq(lookup->index, hash, lookup->seq[position]);
     if (node == NO_NODE)
-        return NO_SLOT;
+        return (struct seen){NO_SLOT, 0};
     uint64_t word = holders_of(lookup->index, node);
-    if (is_list(word))
-        __builtin_prefetch(list_of(word));
-    return word;
+    return (struct seen){word, tag_of(lookup->index, node)};
 }
 
 /* ---- sets ---- */
@@ -108,7 +117,7 @@ static uint64_t signature_of(const struct candidate *candidate, uint32_t count)
 {
     uint64_t signature = 0;
     for (uint32_t i = 0; i < count; i++)
-        signature ^= slot_signature(candidate[i].slot);
+        signature ^= candidate[i].signature;
     return signature;
 }
 
@@ -156,22 +165,23 @@ static uint32_t keep_by_marking(struct candidate *candidate, uint32_t count,
     return kept;
 }
 
-/* Moves those of the `count` candidates that hold the node to the front; returns how many. */
+/* Moves those of the `count` candidates that hold the node to the front; returns how many. `deeper`
+ * is the signature of candidates outside this group that are known to hold it too: when they and
+ * the group are all its holders, nobody has dropped out, and no member needs to be looked at. */
 static uint32_t keep_holders(const struct lookup *lookup, struct candidate *candidate,
-                             uint32_t count, uint64_t word)
+                             uint32_t count, uint64_t deeper, struct seen seen)
 {
-    if (!is_list(word)) {
+    if (!is_list(seen.word)) {
         for (uint32_t i = 0; i < count; i++)
-            if (candidate[i].slot == slot_of(word)) {
+            if (candidate[i].slot == slot_of(seen.word)) {
                 swap(&candidate[0], &candidate[i]);
                 return 1;
             }
         return 0;
     }
-    const struct fl_holders *list = list_of(word);
-    if (atomic_load_explicit(&list->signature, memory_order_relaxed) ==
-        signature_of(candidate, count))
+    if (seen.tag == (signature_of(candidate, count) ^ deeper))
         return count;
+    const struct fl_holders *list = list_of(seen.word);
     uint32_t used = used_of(list);
     return (uint64_t)count * used <= NESTED_MAX
                ? keep_by_comparing(candidate, count, list, used)
@@ -186,7 +196,8 @@ static void settle(struct candidate *candidate, uint32_t count, uint32_t blocks)
         candidate[i].blocks = blocks;
 }
 
-static void push(struct lookup *lookup, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi)
+static void push(struct lookup *lookup, uint32_t from, uint32_t to, uint32_t lo, uint32_t hi,
+                 uint64_t deeper)
 {
     if (from == to)
         return;
@@ -195,49 +206,72 @@ static void push(struct lookup *lookup, uint32_t from, uint32_t to, uint32_t lo,
         return;
     }
     assert(lookup->frame_count < FRAMES_MAX);
-    lookup->scratch->frames[lookup->frame_count++] = (struct frame){from, to, lo, hi};
+    lookup->scratch->frames[lookup->frame_count++] = (struct frame){from, to, lo, hi, deeper};
+}
+
+/* Positions between lo and hi that a cut asks for: all if they are few. Returns how many. */
+static uint32_t plan_cut(uint32_t lo, uint32_t hi, uint32_t *position)
+{
+    uint32_t inside = hi - lo - 1;
+    if (inside <= PROBES_MAX) {
+        for (uint32_t i = 0; i < inside; i++)
+            position[i] = lo + 1 + i;
+        return inside;
+    }
+    for (uint32_t i = 0; i < PROBES; i++)
+        position[i] = lo + (uint32_t)((uint64_t)(inside + 1) * (i + 1) / (PROBES + 1));
+    return PROBES;
+}
+
+/* Begins to fetch what the first cut will ask for. */
+static void prefetch_cut(const struct lookup *lookup, uint32_t lo, uint32_t hi)
+{
+    uint32_t position[PROBES_MAX];
+    uint32_t count = plan_cut(lo, hi, position);
+    for (uint32_t i = 0; i < count; i++)
+        fl_table_prefetch(&lookup->index->by_seq, hash_at(lookup, position[i]));
 }
 
 /* Cuts one interval. */
 static void cut(struct lookup *lookup, struct frame frame)
 {
-    uint32_t inside = frame.hi - frame.lo - 1;
-    uint32_t count = inside < PROBES ? inside : PROBES;
-    uint32_t position[PROBES];
-    uint64_t hash[PROBES], word[PROBES];
+    uint32_t position[PROBES_MAX];
+    uint64_t hash[PROBES_MAX];
+    struct seen seen[PROBES_MAX];
+    uint32_t count = plan_cut(frame.lo, frame.hi, position);
 
     for (uint32_t i = 0; i < count; i++) {
-        position[i] = frame.lo + (uint32_t)((uint64_t)(inside + 1) * (i + 1) / (count + 1));
         hash[i] = hash_at(lookup, position[i]);
         fl_table_prefetch(&lookup->index->by_seq, hash[i]);
     }
     for (uint32_t i = 0; i < count; i++)
         prefetch_node(lookup, hash[i]);
     for (uint32_t i = 0; i < count; i++)
-        word[i] = probe(lookup, position[i], hash[i]);
+        seen[i] = probe(lookup, position[i], hash[i]);
 
     uint32_t lo = frame.lo, to = frame.to;
     for (uint32_t i = 0; i < count && frame.from < to; i++) {
-        uint32_t kept =
-            keep_holders(lookup, lookup->candidate + frame.from, to - frame.from, word[i]);
-        push(lookup, frame.from + kept, to, lo, position[i]);
+        struct candidate *group = lookup->candidate + frame.from;
+        uint32_t kept = keep_holders(lookup, group, to - frame.from, frame.deeper, seen[i]);
+        if (frame.from + kept < to)
+            push(lookup, frame.from + kept, to, lo, position[i],
+                 frame.deeper ^ signature_of(group, kept));
         to = frame.from + kept;
         lo = position[i];
     }
-    push(lookup, frame.from, to, lo, frame.hi);
+    push(lookup, frame.from, to, lo, frame.hi, frame.deeper);
 }
 
-/* Candidates [from, to) hold block 0 and have no holes. */
-static void search(struct lookup *lookup, uint32_t from, uint32_t to, uint32_t count)
+/* Candidates [from, to) hold block 0 and have no holes; `last` is what the last block's probe saw.
+ */
+static void search(struct lookup *lookup, uint32_t from, uint32_t to, uint32_t count,
+                   struct seen last)
 {
-    if (count == 1) {
-        settle(lookup->candidate + from, to - from, 1);
-        return;
-    }
-    uint64_t word = probe(lookup, count - 1, hash_at(lookup, count - 1));
-    uint32_t kept = keep_holders(lookup, lookup->candidate + from, to - from, word);
-    settle(lookup->candidate + from, kept, count);
-    push(lookup, from + kept, to, 0, count - 1);
+    struct candidate *group = lookup->candidate + from;
+    uint32_t kept = keep_holders(lookup, group, to - from, 0, last);
+    settle(group, kept, count);
+    if (from + kept < to)
+        push(lookup, from + kept, to, 0, count - 1, signature_of(group, kept));
     while (lookup->frame_count > 0)
         cut(lookup, lookup->scratch->frames[--lookup->frame_count]);
 }
@@ -249,8 +283,8 @@ static void walk(struct lookup *lookup, uint32_t from, uint32_t to, uint32_t cou
         uint32_t ahead = i == 1 ? 1 : i + WALK_AHEAD - 1;
         for (; ahead < i + WALK_AHEAD && ahead < count; ahead++)
             fl_table_prefetch(&lookup->index->by_seq, hash_at(lookup, ahead));
-        uint64_t word = probe(lookup, i, hash_at(lookup, i));
-        uint32_t kept = keep_holders(lookup, lookup->candidate + from, to - from, word);
+        struct seen seen = probe(lookup, i, hash_at(lookup, i));
+        uint32_t kept = keep_holders(lookup, lookup->candidate + from, to - from, 0, seen);
         settle(lookup->candidate + from + kept, to - from - kept, i);
         to = from + kept;
     }
@@ -281,7 +315,8 @@ static uint32_t collect(struct lookup *lookup, uint64_t word)
     if (!is_list(word)) {
         lookup->candidate = ensure_candidates(lookup->scratch, 1);
         if (slot_of(word) != NO_SLOT)
-            lookup->candidate[count++] = (struct candidate){slot_of(word), 0};
+            lookup->candidate[count++] =
+                (struct candidate){slot_of(word), 0, slot_signature(slot_of(word))};
         return count;
     }
     const struct fl_holders *list = list_of(word);
@@ -295,7 +330,7 @@ static uint32_t collect(struct lookup *lookup, uint64_t word)
         if (slot == NO_SLOT || (marks[slot / 64] & bit) != 0)
             continue;
         marks[slot / 64] |= bit;
-        lookup->candidate[count++] = (struct candidate){slot, 0};
+        lookup->candidate[count++] = (struct candidate){slot, 0, slot_signature(slot)};
     }
     for (uint32_t i = 0; i < count; i++)
         marks[lookup->candidate[i].slot / 64] = 0;
@@ -353,14 +388,20 @@ void fl_kvindex_lookup_inside(const struct fl_kvindex *index, const uint64_t *se
     fl_table_prefetch(&index->by_seq, first);
     fl_table_prefetch(&index->by_seq, last);
 
-    uint64_t word = probe(&lookup, 0, first);
-    if (word == NO_SLOT)
+    struct seen seen = probe(&lookup, 0, first);
+    if (seen.word == NO_SLOT)
         return;
-    prefetch_node(&lookup, last);
+    if (is_list(seen.word))
+        __builtin_prefetch(list_of(seen.word));
+    struct seen end = blocks > 1 ? probe(&lookup, blocks - 1, last) : seen;
+    /* Unless the last block has the first one's holders, some drop out between: while their list is
+     * on its way, so is what will be asked for then. */
+    if (is_list(seen.word) ? seen.tag != end.tag : slot_of(seen.word) != slot_of(end.word))
+        prefetch_cut(&lookup, 0, blocks - 1);
     uint32_t whole;
-    uint32_t found = sort_by_state(&lookup, collect(&lookup, word), &whole);
+    uint32_t found = sort_by_state(&lookup, collect(&lookup, seen.word), &whole);
     if (whole > 0)
-        search(&lookup, 0, whole, blocks);
+        search(&lookup, 0, whole, blocks, end);
     if (whole < found)
         walk(&lookup, whole, found, blocks);
     report(&lookup, found, matches);

@@ -267,7 +267,7 @@ SSL_CTX *fl_tls_ctx_take(struct fl_tls_context *context)
 
 int fl_tls_reload(struct fl_tls_context *context, struct fl_error *err)
 {
-    SSL_CTX *fresh;
+    SSL_CTX *fresh = NULL;
     if (context->cert_file == NULL && context->ca_file == NULL)
         return 0;
     int rc = make_ctx(context, &fresh, err);

@@ -161,7 +161,7 @@ static const char *rc_name(int index, char name[RC_NAME])
         return "ok";
     const char *from = fl_error_row(-index)->name + strlen("FL_E");
     size_t i = 0;
-    for (; from[i] != '\0' && i < RC_NAME - 1; i++)
+    for (; i < RC_NAME - 1 && from[i] != '\0'; i++)
         name[i] = (char)tolower((unsigned char)from[i]);
     name[i] = '\0';
     return name;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* An HTTP/1.1 endpoint that answers by script, on raw bytes: it shares no parser with what it tests.
- * Lives on the test's loop, listens on a free loopback port. */
+/* An HTTP/1.1 endpoint that answers by script, on raw bytes: it shares no parser with what it
+ * tests. Lives on the test's loop, listens on a free loopback port. */
 #ifndef FL_FAKE_BACKEND_H
 #define FL_FAKE_BACKEND_H
 

@@ -49,8 +49,8 @@ static void answer_headers(struct stream *stream)
     for (size_t i = 0; i < epp->set_count && count < 15; i++)
         sets[count++] = epp->sets[i];
     if (epp->destination != NULL)
-        sets[count++] = (struct fl_field){FL_BYTES(FL_EXTPROC_DESTINATION),
-                                          fl_bytes_of(epp->destination)};
+        sets[count++] =
+            (struct fl_field){FL_BYTES(FL_EXTPROC_DESTINATION), fl_bytes_of(epp->destination)};
     removes[0] = fl_bytes_of(epp->removed);
     const struct fl_extproc_response_out out = {
         .kind = FL_EXTPROC_REQUEST_HEADERS,

@@ -10,15 +10,15 @@
 #include "web/exchange.h"
 
 enum fake_epp_mode {
-    FAKE_EPP_ANSWER,       /* after the whole request: header answer, then body answer */
-    FAKE_EPP_SILENT,       /* reads and says nothing */
-    FAKE_EPP_IMMEDIATE,    /* immediate_response after the whole request */
-    FAKE_EPP_END,          /* grpc-status 0 without an answer */
-    FAKE_EPP_ERROR,        /* grpc-status 14 without an answer */
-    FAKE_EPP_RESET,        /* RST_STREAM */
-    FAKE_EPP_GARBAGE,      /* a message that is no protobuf */
-    FAKE_EPP_ANSWER_END,   /* answers, then grpc-status 0 at once */
-    FAKE_EPP_PER_MESSAGE,  /* an empty answer for each body message, the header answer last */
+    FAKE_EPP_ANSWER,      /* after the whole request: header answer, then body answer */
+    FAKE_EPP_SILENT,      /* reads and says nothing */
+    FAKE_EPP_IMMEDIATE,   /* immediate_response after the whole request */
+    FAKE_EPP_END,         /* grpc-status 0 without an answer */
+    FAKE_EPP_ERROR,       /* grpc-status 14 without an answer */
+    FAKE_EPP_RESET,       /* RST_STREAM */
+    FAKE_EPP_GARBAGE,     /* a message that is no protobuf */
+    FAKE_EPP_ANSWER_END,  /* answers, then grpc-status 0 at once */
+    FAKE_EPP_PER_MESSAGE, /* an empty answer for each body message, the header answer last */
 };
 
 struct fake_epp {
@@ -42,15 +42,16 @@ struct fake_epp {
     bool evicts; /* immediate_response when the response head is told */
 
     /* what happened */
-    uint32_t asked;     /* streams with request headers */
-    uint32_t open;      /* streams now */
-    uint32_t completed; /* streams that told the end of the response */
-    uint32_t cancelled; /* streams that were reset */
+    uint32_t asked;      /* streams with request headers */
+    uint32_t open;       /* streams now */
+    uint32_t completed;  /* streams that told the end of the response */
+    uint32_t cancelled;  /* streams that were reset */
     char headers[65536]; /* of the last question: "name: value\n" lines */
     bool headers_end;    /* its end_of_stream */
     struct fl_buf body;
     uint32_t largest_message; /* body bytes of one message */
-    char events[256]; /* of the last stream: H request headers, B body, h response head, b body, e end */
+    char events[256]; /* of the last stream: H request headers, B body, h response head, b body, e
+                         end */
     char response_status[16], served[64];
     struct fl_buf response_body;
 };

@@ -46,7 +46,8 @@ static void fill_shared(struct epp *epp)
     epp->shared.decision_timeout_ms = config->decision_timeout_ms;
     epp->shared.max_in_flight = config->max_in_flight;
     epp->picker = (struct fl_picker_config){
-        .body_mode = config->body_mode == 0 ? FL_EXTPROC_BODY_FULL_DUPLEX : FL_EXTPROC_BODY_BUFFERED,
+        .body_mode =
+            config->body_mode == 0 ? FL_EXTPROC_BODY_FULL_DUPLEX : FL_EXTPROC_BODY_BUFFERED,
         .max_body_bytes = config->max_request_bytes,
         .metadata_prefix = fl_bytes_of(config->metadata_header),
     };

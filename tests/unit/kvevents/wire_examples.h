@@ -32,7 +32,7 @@
 #define W4_ARRAY "93 cb 41d954fc40800000 91 93 " REMOVED " 91 66 a3 475055 00"
 #define W4_MAP                                                                                     \
     "93 cb 41d954fc40800000 91 83 " KEY_TYPE REMOVED KEY_HASHES " 91 66 " KEY_MEDIUM " a3 475055 " \
-                                                                                     "00"
+    "00"
 #define W5 "92 cb 41d954fc40c00000 91 91 b0 416c6c426c6f636b73436c6561726564"
 #define W6                                                                                         \
     "93 cb 41d954fc41000000 91 97 " STORED                                                         \

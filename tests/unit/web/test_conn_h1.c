@@ -717,6 +717,40 @@ static void crumbs_are_handed_on_together(void **state)
     fixture_fini(&f);
 }
 
+/* gateway.md 7: --max-buffered-bytes reached: 503 while nothing was answered; the edge itself is
+ * served */
+static void exhausted_budget_is_answered_503(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *why;
+        size_t cap_bytes;
+        const char *status;
+    } rows[] = {
+        {"room for the piece", 4096, "200 OK"},
+        {"one byte too little", 4095, "HTTP/1.1 503 "},
+    };
+    for (size_t i = 0; i < FL_ARRAY_LEN(rows); i++) {
+        struct fixture f;
+        static struct raw raw;
+        fixture_init(&f);
+        f.budget.cap_bytes = rows[i].cap_bytes;
+        f.server_config.budget = &f.budget;
+        f.server_config.on_bad_request = bad_words;
+        fixture_listen(&f, true);
+        raw_connect(&raw, &f);
+        /* Small pieces are joined in chunks of 4 KiB: that is what is charged. */
+        raw_send(&f, &raw, "POST / HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\n\r\nbody");
+        TURN_UNTIL(&f, raw_has(&raw, "hello") || raw_ended(&raw));
+        if (strstr(raw.in, rows[i].status) == NULL)
+            fail_msg("%s: %s", rows[i].why, raw.in);
+        TURN_UNTIL(&f, f.requests[0].closes == 1);
+        assert_int_equal(f.requests[0].rc, i == 0 ? 0 : FL_ENOMEM);
+        raw_close(&raw);
+        fixture_fini(&f);
+    }
+}
+
 /* The server may be freed while requests run: every on_close has come by then. */
 static void freeing_the_server_ends_everything(void **state)
 {
@@ -772,6 +806,7 @@ int main(void)
         cmocka_unit_test(connections_above_the_limit_are_answered_503),
         cmocka_unit_test(drain_ends_idle_and_finishes_running),
         cmocka_unit_test(crumbs_are_handed_on_together),
+        cmocka_unit_test(exhausted_budget_is_answered_503),
         cmocka_unit_test(freeing_the_server_ends_everything),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
