@@ -87,7 +87,7 @@ void fl_chain_consume(struct fl_chain *chain, size_t n)
             chain->bytes -= n;
             return;
         }
-        struct fl_slice gone;
+        struct fl_slice gone = {0};
         fl_chain_pop(chain, &gone);
         n -= gone.n;
         fl_slice_unref(&gone);

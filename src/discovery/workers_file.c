@@ -409,6 +409,10 @@ static void take_entry(struct reader *reader)
         struct fl_bytes name = spec->name.n > 0 ? spec->name : FL_BYTES("no name");
         tell(reader, true, "workers file %s: workers[%u] (%.*s): %s", reader->file_name,
              reader->index, FL_FMT(name), err.text);
+        /* A bare endpoint that is known keeps its record, whichever member was bad: so its address
+         * is read even if the entry failed before it. */
+        if (spec->name.n == 0 && spec->authority.n == 0 && reader->entry->type == FL_JSON_OBJECT)
+            read_address(reader, spec, NULL);
         set->bad_labels[set->bad++] = spec->name.n > 0 ? spec->name : spec->authority;
         return;
     }

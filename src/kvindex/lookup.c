@@ -201,6 +201,7 @@ static void push(struct lookup *lookup, uint32_t from, uint32_t to, uint32_t lo,
 {
     if (from == to)
         return;
+    assert(lo < hi);
     if (hi - lo == 1) {
         settle(lookup->candidate + from, to - from, hi);
         return;
@@ -268,7 +269,9 @@ static void search(struct lookup *lookup, uint32_t from, uint32_t to, uint32_t c
                    struct seen last)
 {
     struct candidate *group = lookup->candidate + from;
-    uint32_t kept = keep_holders(lookup, group, to - from, 0, last);
+    /* They were seen holding block 0: of a single block nobody can drop out, whatever has changed
+     * since its probe. */
+    uint32_t kept = count == 1 ? to - from : keep_holders(lookup, group, to - from, 0, last);
     settle(group, kept, count);
     if (from + kept < to)
         push(lookup, from + kept, to, 0, count - 1, signature_of(group, kept));

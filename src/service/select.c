@@ -327,6 +327,7 @@ static void fill_result(const struct fl_partition *partition, const struct fl_as
                         const struct fl_workspace *space, struct fl_record *record,
                         struct fl_bytes id, bool is_booked, struct fl_select_result *result)
 {
+    assert(record != NULL); /* a choice was made, so its worker has one */
     const struct fl_choice *choice = &space->choice;
     size_t rank_bytes = ranks_matched(ask, choice->worker_id) * sizeof(struct fl_rank_tokens);
     size_t hash_bytes = is_booked ? ask->hash_count * sizeof(uint64_t) : 0;
