@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Selection (performance.md section 3 b): b1 whole selections through the service, b4 bare scoring,
- * b7 active blocks. Usage: bench_selection [--full] [data directory]. Floors run in the same process; exits
- * 1 beyond a value under "fails". One thread, no queue, hashes of b7 expanded from mc-conv at
- * block 16. */
+ * b7 active blocks. Usage: bench_selection [--full] [data directory]. Floors run in the same
+ * process; exits 1 beyond a value under "fails". One thread, no queue, hashes of b7 expanded from
+ * mc-conv at block 16. */
 #include <assert.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -76,8 +76,7 @@ void fl_forward_ask_cancel(struct fl_forward *f)
 
 /* ---- failure modes ---- */
 
-static void fail_over(struct fl_forward *f, enum fl_proxy_error error,
-                      enum fl_proxy_fallback cause)
+static void fail_over(struct fl_forward *f, enum fl_proxy_error error, enum fl_proxy_fallback cause)
 {
     if (f->rule->epp_failure == FL_EPP_FAIL_CLOSE) {
         fl_forward_refuse(f, error);
@@ -146,8 +145,7 @@ static void relay_immediate(struct fl_forward *f)
     fl_exchange_send_head(f->client, &head, !is_told);
     if (is_told) {
         for (uint32_t i = 0; i < caller->immediate_body.count; i++)
-            fl_exchange_send_body(f->client,
-                                  fl_slice_ref(fl_chain_at(&caller->immediate_body, i)));
+            fl_exchange_send_body(f->client, fl_slice_ref(fl_chain_at(&caller->immediate_body, i)));
         fl_exchange_send_end(f->client, NULL);
     }
     int status = head.status;
@@ -284,8 +282,8 @@ void fl_forward_ask_init(struct fl_forward *f)
 static void list_subset(struct fl_forward *f)
 {
     uint64_t now_ms = fl_loop_now_ms(f->proxy->loop);
-    struct fl_bytes *subset = fl_arena_alloc(
-        fl_exchange_arena(f->client), (f->rule->endpoint_count + 1) * sizeof(*subset));
+    struct fl_bytes *subset = fl_arena_alloc(fl_exchange_arena(f->client),
+                                             (f->rule->endpoint_count + 1) * sizeof(*subset));
     for (uint32_t i = 0; i < f->rule->endpoint_count; i++) {
         if (fl_rule_is_usable(f->rule, i, now_ms))
             subset[f->subset_count++] = f->rule->endpoints[i].address;
@@ -350,7 +348,6 @@ void fl_forward_tap_end(struct fl_forward *f)
     if (f->call == NULL)
         return;
     if (f->caller->is_tap_cut)
-        fl_metric_add(f->proxy->config->metrics, f->proxy->index, FL_PROXY_EPP_TAP_TRUNCATED, 0,
-                      1);
+        fl_metric_add(f->proxy->config->metrics, f->proxy->index, FL_PROXY_EPP_TAP_TRUNCATED, 0, 1);
     end_call(f);
 }

@@ -47,8 +47,7 @@ static void free_forward(struct fl_disposable *disposable)
 
 void fl_forward_free_if_closed(struct fl_forward *f)
 {
-    if (f->state != FL_FORWARD_OVER || f->is_disposed || f->client != NULL ||
-        f->upstream != NULL)
+    if (f->state != FL_FORWARD_OVER || f->is_disposed || f->client != NULL || f->upstream != NULL)
         return;
     f->is_disposed = true;
     fl_loop_dispose(f->proxy->loop, &f->disposable, free_forward);
@@ -117,8 +116,7 @@ void fl_forward_leave_body(struct fl_forward *f)
 
 void fl_forward_refuse(struct fl_forward *f, enum fl_proxy_error error)
 {
-    struct fl_bytes model =
-        error == FL_PROXY_MODEL_UNAVAILABLE ? f->model : (struct fl_bytes){0};
+    struct fl_bytes model = error == FL_PROXY_MODEL_UNAVAILABLE ? f->model : (struct fl_bytes){0};
     int status = error == FL_PROXY_NO_ROUTE ? f->proxy->config->no_route_status : 0;
 
     fl_forward_stop_timer(f);

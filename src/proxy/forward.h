@@ -10,12 +10,13 @@
  *   CONNECTING  candidates tried, request sent      response head: RELAYING; none left: ANSWERED
  *   RELAYING    response goes to the client         response end, cut, client gone: OVER
  *   ANSWERED    the gateway's own answer is out     client's exchange closes: OVER
- *   OVER        nothing more is sent                all exchanges and the question have closed: freed
+ *   OVER        nothing more is sent                all exchanges and the question have closed:
+ * freed
  *
  * A request ends once, in one function, whatever the order in which its client, endpoint and picker
- * go away. Bodies are slices: the kept copy, what the picker is shown and what the endpoint gets are
- * the same chunks. A plain rule's body is streamed, but its first bytes stay referenced until the
- * endpoint has taken some, so that another endpoint can be tried when the connection fails.
+ * go away. Bodies are slices: the kept copy, what the picker is shown and what the endpoint gets
+ * are the same chunks. A plain rule's body is streamed, but its first bytes stay referenced until
+ * the endpoint has taken some, so that another endpoint can be tried when the connection fails.
  *
  * Single loop. */
 #ifndef FL_PROXY_FORWARD_H

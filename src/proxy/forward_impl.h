@@ -14,13 +14,13 @@
 #include "proxy/picker.h"
 
 enum fl_forward_state { /* see forward.h */
-    FL_FORWARD_ROUTING,
-    FL_FORWARD_ASKING,
-    FL_FORWARD_HOLDING,
-    FL_FORWARD_CONNECTING,
-    FL_FORWARD_RELAYING,
-    FL_FORWARD_ANSWERED,
-    FL_FORWARD_OVER,
+                        FL_FORWARD_ROUTING,
+                        FL_FORWARD_ASKING,
+                        FL_FORWARD_HOLDING,
+                        FL_FORWARD_CONNECTING,
+                        FL_FORWARD_RELAYING,
+                        FL_FORWARD_ANSWERED,
+                        FL_FORWARD_OVER,
 };
 
 /* What the one timer of a request waits for (gateway.md 8.8). */
@@ -61,8 +61,8 @@ struct fl_forward {
     struct fl_proxy_rule_shard *shard;
 
     /* body */
-    bool keeps_all;        /* it goes out in one piece, after the decision */
-    bool is_kept_cut;      /* `kept` is not the whole request any more: no other attempt */
+    bool keeps_all;   /* it goes out in one piece, after the decision */
+    bool is_kept_cut; /* `kept` is not the whole request any more: no other attempt */
     struct fl_chain kept;
 
     /* endpoint */

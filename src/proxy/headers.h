@@ -20,9 +20,9 @@ struct fl_proxy_request_traits {
 struct fl_proxy_forwarding {
     const struct fl_addr *peer, *local;
     bool is_tls;
-    bool trusts_client;              /* --trust-forwarded: append instead of overwriting */
-    bool has_epp;                    /* names by which a client could choose its endpoint go, too */
-    const char *const *strip;        /* more names to drop on EPP rules; NULL-terminated or NULL */
+    bool trusts_client;       /* --trust-forwarded: append instead of overwriting */
+    bool has_epp;             /* names by which a client could choose its endpoint go, too */
+    const char *const *strip; /* more names to drop on EPP rules; NULL-terminated or NULL */
 };
 
 /* Makes the fields of a request those for EPP and endpoint: without hop-by-hop fields and names

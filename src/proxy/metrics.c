@@ -9,14 +9,18 @@
 #include "base/alloc.h"
 #include "base/bytes.h"
 
-const char *const fl_proxy_epp_outcomes[] = {"ok",    "no_endpoint", "body_too_large", "immediate",
-                                             "error", "evicted",     NULL};
+const char *const fl_proxy_epp_outcomes[] = {
+    "ok", "no_endpoint", "body_too_large", "immediate", "error", "evicted", NULL};
 static const char *const rejections[] = {"unknown", "unhealthy", "connect_failed", "malformed",
                                          NULL};
 static const char *const fallbacks[] = {"unavailable", "no_endpoint"};
 static const char *const codes[] = {"1xx", "2xx", "3xx", "4xx", "5xx", "499"};
-static const char *const kinds[] = {"bad_request",      "request_timeout", "expectation_failed",
-                                    "header_too_large", "not_implemented", "http_version",
+static const char *const kinds[] = {"bad_request",
+                                    "request_timeout",
+                                    "expectation_failed",
+                                    "header_too_large",
+                                    "not_implemented",
+                                    "http_version",
                                     NULL};
 
 /* gateway.md 13. */
@@ -24,9 +28,8 @@ static const double decision_bounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05
                                          0.25,  0.5,    1,     2.5,  5,     10};
 
 /* Up to 300 s: an answer of a long generation. */
-static const double request_bounds[FL_PROXY_BOUNDS] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
-                                                       0.1,   0.25,   0.5,   1,    2.5,   5,
-                                                       10,    30,     100,   300};
+static const double request_bounds[FL_PROXY_BOUNDS] = {
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 100, 300};
 
 const struct fl_metric_desc fl_proxy_metric_descs[FL_PROXY_METRIC_COUNT] = {
     [FL_PROXY_EPP_REQUESTS] = {.kind = FL_COUNTER,

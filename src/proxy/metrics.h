@@ -45,8 +45,11 @@ enum fl_proxy_rejection {
     FL_PROXY_REJECT_MALFORMED,
 };
 
-enum fl_proxy_fallback { FL_PROXY_FALLBACK_UNAVAILABLE, FL_PROXY_FALLBACK_NO_ENDPOINT,
-                         FL_PROXY_FALLBACK_COUNT };
+enum fl_proxy_fallback {
+    FL_PROXY_FALLBACK_UNAVAILABLE,
+    FL_PROXY_FALLBACK_NO_ENDPOINT,
+    FL_PROXY_FALLBACK_COUNT
+};
 
 extern const struct fl_metric_desc fl_proxy_metric_descs[FL_PROXY_METRIC_COUNT];
 /* Index of a code word of section 7 among the kinds of protocol errors; the first for others. */
@@ -62,8 +65,15 @@ struct fl_proxy_histogram {
     _Atomic uint64_t sum_us;
 };
 
-enum fl_proxy_code { FL_PROXY_1XX, FL_PROXY_2XX, FL_PROXY_3XX, FL_PROXY_4XX, FL_PROXY_5XX,
-                     FL_PROXY_499, FL_PROXY_CODE_COUNT };
+enum fl_proxy_code {
+    FL_PROXY_1XX,
+    FL_PROXY_2XX,
+    FL_PROXY_3XX,
+    FL_PROXY_4XX,
+    FL_PROXY_5XX,
+    FL_PROXY_499,
+    FL_PROXY_CODE_COUNT
+};
 
 struct fl_proxy_rule_shard {
     alignas(64) _Atomic uint64_t codes[FL_PROXY_CODE_COUNT];

@@ -120,8 +120,7 @@ static void free_picker(struct fl_proxy_picker *picker)
 static void set_literal(struct fl_proxy_picker *picker)
 {
     struct fl_addr addr;
-    picker->is_name =
-        fl_addr_parse(fl_bytes_of(picker->endpoint), false, &addr, NULL) < 0;
+    picker->is_name = fl_addr_parse(fl_bytes_of(picker->endpoint), false, &addr, NULL) < 0;
     if (!picker->is_name)
         picker->target.addr = addr;
 }
@@ -177,9 +176,8 @@ struct fl_extproc_peer *fl_proxy_picker(struct fl_proxy *proxy, const struct fl_
         picker = picker_new(proxy, rule);
     if (picker == NULL)
         return NULL;
-    if (picker->is_name &&
-        (picker->peer == NULL ||
-         fl_loop_now_ms(proxy->loop) - picker->resolved_ms >= RESOLVE_AGAIN_MS))
+    if (picker->is_name && (picker->peer == NULL ||
+                            fl_loop_now_ms(proxy->loop) - picker->resolved_ms >= RESOLVE_AGAIN_MS))
         resolve(picker);
     if (picker->peer == NULL)
         fl_link_push_tail(&picker->waits, &wait->link);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The endpoint pickers that a loop's rules name: for each distinct (address, plaintext, CA, name) one
- * peer with its own HTTP/2 connection, shared by all rules (gateway.md 9.1). A DNS name is resolved
- * when it is first needed, and again while it is used and the answer is old; questions that come
- * before the first answer wait for it. Single loop. */
+/* The endpoint pickers that a loop's rules name: for each distinct (address, plaintext, CA, name)
+ * one peer with its own HTTP/2 connection, shared by all rules (gateway.md 9.1). A DNS name is
+ * resolved when it is first needed, and again while it is used and the answer is old; questions
+ * that come before the first answer wait for it. Single loop. */
 #ifndef FL_PROXY_PICKER_H
 #define FL_PROXY_PICKER_H
 

@@ -32,11 +32,11 @@ struct fl_proxy_config {
     uint32_t epp_max_inflight; /* questions open at once, all loops */
     int no_route_status;       /* 503 or 404 */
     bool trusts_forwarded;
-    bool sends_protocol_config;      /* gateway.md 9.2 */
-    const char *const *strip;        /* NULL-terminated, or NULL */
-    struct fl_budget *budget;        /* of all kept bodies */
-    struct fl_metrics *metrics;      /* fl_proxy_metric_descs; shard = loop index */
-    _Atomic uint32_t *epp_inflight;  /* questions open, all loops */
+    bool sends_protocol_config;     /* gateway.md 9.2 */
+    const char *const *strip;       /* NULL-terminated, or NULL */
+    struct fl_budget *budget;       /* of all kept bodies */
+    struct fl_metrics *metrics;     /* fl_proxy_metric_descs; shard = loop index */
+    _Atomic uint32_t *epp_inflight; /* questions open, all loops */
 };
 
 /* One generation of rules on its way to the loops. The control loop's; lives until every loop has
@@ -53,7 +53,7 @@ struct fl_proxy {
     struct fl_web_pool *pool;
     struct fl_rules_snapshot *snapshot; /* NULL before the first publication */
     struct fl_map_u64 stats;            /* a rule's live block -> its figures */
-    struct fl_link pickers; /* picker.h */
+    struct fl_link pickers;             /* picker.h */
     struct fl_resolver *resolver;
     struct fl_log_limit picker_limit;
     struct fl_link forwards; /* requests under way */

@@ -5,8 +5,8 @@
 
 #include "proxy/forward_impl.h"
 
-/* A plain rule's body is kept up to here for the one retry of gateway.md 8.4, after the endpoint has
- * taken some of it. */
+/* A plain rule's body is kept up to here for the one retry of gateway.md 8.4, after the endpoint
+ * has taken some of it. */
 #define RETRY_BYTES 65536
 
 static void open_upstream(struct fl_forward *f, bool is_fresh);
@@ -84,8 +84,8 @@ static void give_up(struct fl_forward *f)
         fl_forward_named_nobody(f);
         return;
     }
-    fl_forward_refuse(f, f->attempts > 0 ? FL_PROXY_BACKEND_UNREACHABLE
-                                         : FL_PROXY_NO_HEALTHY_BACKEND);
+    fl_forward_refuse(f,
+                      f->attempts > 0 ? FL_PROXY_BACKEND_UNREACHABLE : FL_PROXY_NO_HEALTHY_BACKEND);
 }
 
 void fl_forward_connect(struct fl_forward *f)

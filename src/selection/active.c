@@ -574,6 +574,7 @@ uint32_t fl_active_book(struct fl_active *active, struct fl_prompt_blocks *promp
         node_insert(active, &end->head, end);
         checkpoints_insert(active, end);
     }
+    assert(end != NULL); /* the prompt has a block, so it ends somewhere */
     end->ends++;
     *held = (struct fl_active_hold){.prompt = prompt, .end = end};
     uint32_t grown = hold(active, end, rank);

@@ -239,6 +239,7 @@ static double guess_limit(const struct fl_selector *selector)
     uint32_t wanted = SAMPLE * 2 * FL_CANDIDATES_MAX / selector->row_count + 2, held = 0;
     if (stride == 0 || wanted > SAMPLE / 4)
         return INFINITY; /* few rows: every one is a suspect */
+    assert(wanted > 0 && wanted <= SAMPLE);
     for (uint32_t i = 0; i < SAMPLE; i++) {
         double cost = selector->cost[i * stride];
         if (held == wanted && cost >= low[held - 1])

@@ -94,6 +94,7 @@ static void shard_grow(struct fl_reservation_shard *shard)
 static void unlink_at(struct fl_reservation_shard *shard, struct fl_reservation **place)
 {
     struct fl_reservation *reservation = *place;
+    assert(reservation != NULL);
     *place = reservation->next;
     reservation->next = NULL;
     fl_link_unlink(&reservation->link);

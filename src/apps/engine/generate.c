@@ -381,7 +381,7 @@ bool engine_generate(struct engine *engine, struct fl_exchange *x, bool is_chat,
     struct engine_prompt *prompts = fl_calloc(ENGINE_MAX_PROMPTS, sizeof(*prompts));
     struct fl_json doc = {0};
     struct fl_error err = {0};
-    struct fl_bytes model;
+    struct fl_bytes model = {0};
     bool is_started = false;
     size_t count = 0;
 

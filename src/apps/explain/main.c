@@ -291,8 +291,8 @@ static int ask(const struct options *options, const char *file, struct fl_error 
     if (rc < 0)
         goto out;
     if (http != 200)
-        rc = fl_error_set(err, FL_EIO, "answered %d: %.*s", http,
-                          FL_FMT(fl_bytes_head(fl_buf_bytes(&body), 400)));
+        fl_error_set(err, FL_EIO, "answered %d: %.*s", http,
+                     FL_FMT(fl_bytes_head(fl_buf_bytes(&body), 400)));
     else
         status = print_answer(options, fl_buf_bytes(&body));
 out:

@@ -205,8 +205,7 @@ static int read_token(struct gateway_config *config, struct fl_error *err)
     while (n > 0 && strchr(" \t\r\n", text[n - 1]) != NULL)
         n--;
     if (n == 0 || n > TOKEN_MAX_BYTES || memchr(text, '\0', n) != NULL)
-        return fl_error_set(err, FL_EIO,
-                            "--auth-token-file %s: holds no token of 1 to %d bytes",
+        return fl_error_set(err, FL_EIO, "--auth-token-file %s: holds no token of 1 to %d bytes",
                             config->token_file, TOKEN_MAX_BYTES);
     config->token = fl_strndup(text, n);
     return 0;

@@ -33,7 +33,8 @@ struct gateway_config {
 
 extern const struct fl_opt gateway_opts[];
 
-/* Parses and cross-checks. True to go on, then gateway_config_fini(); false with the exit status. */
+/* Parses and cross-checks. True to go on, then gateway_config_fini(); false with the exit status.
+ */
 bool gateway_config_read(struct gateway_config *config, int argc, char **argv, int *status);
 void gateway_config_fini(struct gateway_config *config);
 

@@ -22,8 +22,8 @@
 #include "rules/rules.h"
 #include "web/rest.h"
 
-#define GATEWAY_ACK_MS 5000        /* gateway.md 5.1.4 */
-#define GATEWAY_RULE_DRAIN_MS 30000 /* gateway.md 12: connections of a removed listener */
+#define GATEWAY_ACK_MS 5000              /* gateway.md 5.1.4 */
+#define GATEWAY_RULE_DRAIN_MS 30000      /* gateway.md 12: connections of a removed listener */
 #define GATEWAY_REST_BODY_MAX (4u << 20) /* gateway.md 4.1 */
 
 struct gateway;

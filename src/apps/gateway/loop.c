@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One request loop: its listeners, and how it takes over a generation of rules, drains and stops. */
+/* One request loop: its listeners, and how it takes over a generation of rules, drains and stops.
+ */
 #include <assert.h>
 #include <string.h>
 #include <unistd.h>
@@ -52,8 +53,8 @@ static struct fl_rule_ip ip_of(const struct fl_addr *addr)
 static void on_accept(void *owner, int fd, const struct fl_addr *peer)
 {
     struct entry *entry = owner;
-    const struct fl_rules_listener *rules = fl_rules_listener(
-        entry->worker->proxy.snapshot, &entry->proxy.ip, entry->proxy.port);
+    const struct fl_rules_listener *rules =
+        fl_rules_listener(entry->worker->proxy.snapshot, &entry->proxy.ip, entry->proxy.port);
     if (rules != NULL && rules->only != NULL) {
         struct fl_rule_ip ip = ip_of(peer);
         if (!fl_rule_allows(rules->only, &ip)) {
@@ -194,8 +195,8 @@ static void open_publication(struct fl_loop *loop, struct fl_letter *letter)
         else if (binding->listeners != NULL)
             open_entry(worker, binding);
     }
-    post(worker->gateway->control,
-         (struct note){.worker = worker, .publication = note.publication}, open_acknowledged);
+    post(worker->gateway->control, (struct note){.worker = worker, .publication = note.publication},
+         open_acknowledged);
 }
 
 void gateway_loop_publish(struct gateway_loop *worker, struct gateway_publication *publication)

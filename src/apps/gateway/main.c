@@ -66,8 +66,8 @@ static void log_limits(const struct gateway *gateway)
     fl_log(FL_LOG_INFO, "limits",
            "loops=%u descriptors=%llu max_connections=%u max_body_bytes=%llu "
            "max_buffered_bytes=%llu",
-           gateway->loop_count, (unsigned long long)fl_limits_raise_fds(),
-           config->max_connections, (unsigned long long)config->max_body_bytes,
+           gateway->loop_count, (unsigned long long)fl_limits_raise_fds(), config->max_connections,
+           (unsigned long long)config->max_body_bytes,
            (unsigned long long)config->max_buffered_bytes);
 }
 
@@ -158,8 +158,8 @@ static int serve(struct gateway *gateway)
     struct fl_error *err = &gateway->failure;
 
     log_limits(gateway);
-    struct fl_signals *signals = fl_signals_open(gateway->control, signums,
-                                                 FL_ARRAY_LEN(signums), on_signal, gateway);
+    struct fl_signals *signals =
+        fl_signals_open(gateway->control, signums, FL_ARRAY_LEN(signums), on_signal, gateway);
     int rc = gateway_loops_start(gateway, err);
     if (rc == 0)
         rc = gateway_rest_start(gateway, err);

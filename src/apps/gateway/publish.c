@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a change of rules becomes live: validated, its new listeners bound, committed, mailed to every
- * loop, acknowledged, answered (gateway.md 5.1). */
+/* How a change of rules becomes live: validated, its new listeners bound, committed, mailed to
+ * every loop, acknowledged, answered (gateway.md 5.1). */
 #include <assert.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,8 +41,7 @@ static struct gateway_publication *publication_new(struct gateway *gateway,
     publication->gateway = gateway;
     publication->count = snapshot->rule_count;
     publication->rules.snapshot = snapshot;
-    publication->rules.stats =
-        fl_calloc(publication->count + 1, sizeof(*publication->rules.stats));
+    publication->rules.stats = fl_calloc(publication->count + 1, sizeof(*publication->rules.stats));
     publication->live_keys = fl_calloc(publication->count + 1, sizeof(uint64_t));
     publication->acknowledged = fl_calloc(gateway->loop_count / 64 + 1, sizeof(uint64_t));
     publication->unacknowledged = publication->not_given_back = gateway->loop_count;
@@ -118,9 +117,8 @@ static struct fl_addr address_of(const struct fl_rules_listener *listener)
 static struct gateway_binding *add_binding(struct gateway_publication *publication,
                                            const struct fl_rules_listener *listener)
 {
-    publication->bindings =
-        fl_realloc(publication->bindings, publication->binding_count + 1,
-                   sizeof(*publication->bindings));
+    publication->bindings = fl_realloc(publication->bindings, publication->binding_count + 1,
+                                       sizeof(*publication->bindings));
     struct gateway_binding *binding = &publication->bindings[publication->binding_count++];
     *binding = (struct gateway_binding){
         .ip = listener->ip,
@@ -378,8 +376,7 @@ void gateway_given_back(struct gateway *gateway, struct fl_rules_snapshot *snaps
 
 void gateway_publish_first(struct gateway *gateway)
 {
-    struct gateway_publication *publication =
-        publication_new(gateway, gateway->rules.current);
+    struct gateway_publication *publication = publication_new(gateway, gateway->rules.current);
     fl_timer_init(&gateway->ack_timer, on_ack_timeout);
     publication_fill(publication);
     publication->unacknowledged = 0; /* fl_loops_start() returns when all have adopted it */

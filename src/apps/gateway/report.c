@@ -12,8 +12,7 @@ static struct fl_bytes name_of(const struct fl_rule *rule, struct fl_arena *aren
         return rule->name;
     char text[FL_ADDR_TEXT + 16];
     int n = snprintf(text, sizeof(text), rule->vip.family == 6 ? "[%.*s]:%u" : "%.*s:%u",
-                     FL_FMT(fl_bytes_head(rule->external_ip, FL_ADDR_TEXT)),
-                     (unsigned)rule->port);
+                     FL_FMT(fl_bytes_head(rule->external_ip, FL_ADDR_TEXT)), (unsigned)rule->port);
     return fl_arena_copy(arena, fl_bytes(text, (size_t)n));
 }
 

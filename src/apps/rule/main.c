@@ -41,10 +41,7 @@ static const struct fl_opt opts[] = {
      FIELD(token_file),
      .arg = "FILE",
      .help = "Token to send, if the gateway wants one."},
-    {.name = "json",
-     .type = FL_OPT_BOOL,
-     FIELD(json),
-     .help = "Prints the gateway's own JSON."},
+    {.name = "json", .type = FL_OPT_BOOL, FIELD(json), .help = "Prints the gateway's own JSON."},
     {.section = "A rule from flags (add)",
      .name = "vip",
      .type = FL_OPT_STRING,
@@ -132,13 +129,11 @@ static void call(struct client *client, const char *method, const char *path, st
 
     *reply = (struct reply){.loop = client->loop};
     if (body.n > 0) {
-        fields[count++] =
-            (struct fl_field){FL_BYTES("Content-Type"), FL_BYTES("application/json")};
+        fields[count++] = (struct fl_field){FL_BYTES("Content-Type"), FL_BYTES("application/json")};
         fl_chain_push(&chain, fl_slice_copy(body, NULL));
     }
     if (client->token != NULL)
-        fields[count++] =
-            (struct fl_field){FL_BYTES("Authorization"), fl_bytes_of(client->token)};
+        fields[count++] = (struct fl_field){FL_BYTES("Authorization"), fl_bytes_of(client->token)};
     const struct fl_fetch_request request = {
         .target = {.addr = client->addr, .protocol = FL_WEB_HTTP1},
         .method = fl_bytes_of(method),
@@ -346,8 +341,8 @@ static int add_flags(struct client *client, const struct options *options)
     fl_json_write_object_end(&json);
     int status = EXIT_USAGE;
     if (fl_json_writer_end(&json) == 0 && is_good)
-        status = change(client, "POST", BASE "/config/loadbalancer", fl_buf_bytes(&text),
-                        options->json);
+        status =
+            change(client, "POST", BASE "/config/loadbalancer", fl_buf_bytes(&text), options->json);
     fl_buf_fini(&text);
     return status;
 }
@@ -387,8 +382,8 @@ static void print_row(const struct fl_json_node *entry)
     struct fl_bytes name = text_of(arguments, "name");
     printf("%-24s %-24.*s %3.*s  %-24.*s %-9.*s %u/%u\n", listener,
            FL_FMT(name.n > 0 ? name : FL_BYTES("-")), FL_FMT(text_of(arguments, "sel")),
-           FL_FMT(picker.n > 0 ? picker : FL_BYTES("-")),
-           FL_FMT(mode.n > 0 ? mode : FL_BYTES("-")), active, all);
+           FL_FMT(picker.n > 0 ? picker : FL_BYTES("-")), FL_FMT(mode.n > 0 ? mode : FL_BYTES("-")),
+           active, all);
 }
 
 static int list(struct client *client, const struct options *options)
@@ -400,10 +395,8 @@ static int list(struct client *client, const struct options *options)
     int status = judge(client, &reply);
     if (status == EXIT_DONE && options->json) {
         printf("%.*s\n", FL_FMT(fl_buf_bytes(&reply.body)));
-    } else if (status == EXIT_DONE &&
-               fl_json_parse(&doc, fl_buf_bytes(&reply.body), NULL) == 0) {
-        const struct fl_json_node *rules =
-            fl_json_get(fl_json_root(&doc), FL_BYTES("lbAttr"));
+    } else if (status == EXIT_DONE && fl_json_parse(&doc, fl_buf_bytes(&reply.body), NULL) == 0) {
+        const struct fl_json_node *rules = fl_json_get(fl_json_root(&doc), FL_BYTES("lbAttr"));
         printf("%-24s %-24s %3s  %-24s %-9s %s\n", "LISTENER", "NAME", "SEL", "PICKER", "FAILURE",
                "ENDPOINTS");
         for (const struct fl_json_node *entry = rules == NULL ? NULL : fl_json_first(rules);

@@ -38,7 +38,7 @@ static void open_fixture(struct fixture *f, uint64_t timeout_ms)
                                          .max_response_bytes = 16 << 20,
                                          .max_idle = 4};
     assert_int_equal(fl_tokenizer_new(f->loop, &config, &f->tokenizer, NULL), 0);
-    assert_int_equal(fl_chain_append_copy(&f->body, FL_BYTES(BODY)), 0);
+    fl_chain_push(&f->body, fl_slice_copy(FL_BYTES(BODY), NULL));
 }
 
 static void close_fixture(struct fixture *f)
