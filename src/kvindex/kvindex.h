@@ -10,10 +10,11 @@
  *   sequence hash -> [bucket of 12 tags and node numbers, one cache line] -> node
  *   external hash -> [the same kind of table, writer only]                -> node
  *
- *   node, hot (16 B):   sequence hash | holders: none, one rank inline, or a list
- *   node, cold (24 B):  local hash | external hash | parent | child nodes
- *   list:               set signature | members (rank slot, children this rank holds below) | own
- *                       external hashes, only when a rank names the block differently
+ *   node (32 B, half a cache line):  sequence hash | holders: none, one rank inline, or a list |
+ *                                    local hash | name of the one holder, or signature of the set
+ *   apart (4 B):                     parent
+ *   list:                            members (rank slot, children this rank holds below) | own external
+ *                                    hashes, only when a rank names the block differently
  *
  * Long matches are not walked either. A rank without holes that holds block i holds all before it,
  * so the lookup searches for the positions where the set of holders changes: full matches of any
@@ -35,7 +36,7 @@
  *
  * Cost: store and remove O(1) a block; lookup O(changes x log n) probes; clearing a rank or
  * removing a worker O(1) at once (lookups skip it from then on), its memory comes back in slices by
- * fl_kvindex_maintain(). About 50 B for a block's first holder, 4 B plus slack for each further one
+ * fl_kvindex_maintain(). About 52 B for a block's first holder, 4 B plus slack for each further one
  * that uses the same external hash. */
 #ifndef FL_KVINDEX_KVINDEX_H
 #define FL_KVINDEX_KVINDEX_H
@@ -114,12 +115,13 @@ struct fl_kvindex_stored {
 };
 
 /* 0; FL_ENOT_FOUND: parent unknown to this rank (I3); FL_EBAD_REQUEST: parent or a hash twice (I6),
- * or longer than the cap; FL_ELIMIT: the index is full (what was stored stays). `done` may be NULL.
- * Lower tiers: FL_ENOT_FOUND cannot happen, a conflicting edge counts as repeated (L3). */
+ * or longer than the cap; FL_ELIMIT: the index is full, or another prefix has the same 64-bit sequence
+ * hash (what was stored before that block stays); FL_EUNSUPPORTED: a lower tier, as long as only the
+ * device tier is kept. `done` may be NULL. */
 int fl_kvindex_store(struct fl_kvindex *index, struct fl_kvindex_rank *rank,
                      const struct fl_kvindex_store *event, struct fl_kvindex_stored *done);
 
-/* I7, I8, L5. Returns how many of `external` were known and are removed. */
+/* I7, I8. Of a lower tier nothing is known. Returns how many of `external` were known and are removed. */
 size_t fl_kvindex_remove(struct fl_kvindex *index, struct fl_kvindex_rank *rank, enum fl_tier tier,
                          const uint64_t *external, size_t count);
 

@@ -231,7 +231,7 @@ static void requests_and_what_they_come_to(void **state)
     close_fixture(&f);
 }
 
-/* epp.md 24.3 row 15 (one above the cap is refused at once, the others go on) */
+/* epp.md 13.1, of 24.3 row 15 (a cap of 3: one above it is refused at once, the others go on) */
 static void one_pick_above_the_cap_is_refused(void **state)
 {
     (void)state;
@@ -273,7 +273,9 @@ static void cancel_while_tokenizing_books_nothing(void **state)
     close_fixture(&f);
 }
 
-/* epp.md 24.3 row 11 (1,000 resets in the instant of the booking: every booking is freed) */
+/* epp.md 10.4 edge 6, of 24.3 row 11 only the count: a selection that does not queue is booked and
+ * handed over inside fl_pick_start(), so the stream's reset can only come after; each booking is
+ * freed once. The race of a cancel with a queued selection's mail is not shown here. */
 static void a_thousand_resets_at_the_booking_leave_nothing(void **state)
 {
     (void)state;
@@ -323,7 +325,7 @@ static void states_that_refuse(void **state)
     close_fixture(&f);
 }
 
-/* epp.md 19.6, 24.3 row 42 (the log has the pick, joined with its terms; never the prompt) */
+/* epp.md 19.6, of 24.3 row 42 (the log has the pick with its candidates; never prompt or ids) */
 static void the_log_holds_the_pick_and_not_the_prompt(void **state)
 {
     (void)state;
