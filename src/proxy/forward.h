@@ -10,8 +10,7 @@
  *   CONNECTING  candidates tried, request sent      response head: RELAYING; none left: ANSWERED
  *   RELAYING    response goes to the client         response end, cut, client gone: OVER
  *   ANSWERED    the gateway's own answer is out     client's exchange closes: OVER
- *   OVER        nothing more is sent                all exchanges and the question have closed:
- * freed
+ *   OVER        nothing more is sent                both exchanges have closed: freed
  *
  * A request ends once, in one function, whatever the order in which its client, endpoint and picker
  * go away. Bodies are slices: the kept copy, what the picker is shown and what the endpoint gets

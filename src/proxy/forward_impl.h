@@ -13,14 +13,15 @@
 #include "proxy/headers.h"
 #include "proxy/picker.h"
 
-enum fl_forward_state { /* see forward.h */
-                        FL_FORWARD_ROUTING,
-                        FL_FORWARD_ASKING,
-                        FL_FORWARD_HOLDING,
-                        FL_FORWARD_CONNECTING,
-                        FL_FORWARD_RELAYING,
-                        FL_FORWARD_ANSWERED,
-                        FL_FORWARD_OVER,
+/* See forward.h. */
+enum fl_forward_state {
+    FL_FORWARD_ROUTING,
+    FL_FORWARD_ASKING,
+    FL_FORWARD_HOLDING,
+    FL_FORWARD_CONNECTING,
+    FL_FORWARD_RELAYING,
+    FL_FORWARD_ANSWERED,
+    FL_FORWARD_OVER,
 };
 
 /* What the one timer of a request waits for (gateway.md 8.8). */

@@ -128,6 +128,8 @@ static void answer(struct stream *stream, bool has_body)
         break;
     case FAKE_EPP_PER_MESSAGE:
         answer_headers(stream);
+        if (has_body)
+            say(stream, &(struct fl_extproc_response_out){.kind = FL_EXTPROC_REQUEST_BODY});
         break;
     case FAKE_EPP_IMMEDIATE:
         send_immediate(stream);
@@ -211,7 +213,7 @@ static void on_request_body(struct stream *stream, const struct fl_extproc_reque
     if (request->body.bytes > epp->largest_message)
         epp->largest_message = (uint32_t)request->body.bytes;
     fl_chain_ref_range(&stream->body, &request->body, 0, request->body.bytes);
-    if (epp->mode == FAKE_EPP_PER_MESSAGE)
+    if (epp->mode == FAKE_EPP_PER_MESSAGE && !request->end_of_stream)
         say(stream, &(struct fl_extproc_response_out){.kind = FL_EXTPROC_REQUEST_BODY});
     if (request->end_of_stream)
         answer(stream, true);

@@ -18,7 +18,7 @@ enum fake_epp_mode {
     FAKE_EPP_RESET,       /* RST_STREAM */
     FAKE_EPP_GARBAGE,     /* a message that is no protobuf */
     FAKE_EPP_ANSWER_END,  /* answers, then grpc-status 0 at once */
-    FAKE_EPP_PER_MESSAGE, /* an empty answer for each body message, the header answer last */
+    FAKE_EPP_PER_MESSAGE, /* an empty answer a body message, the header answer before the last */
 };
 
 struct fake_epp {

@@ -60,7 +60,7 @@ static void feed(struct world *world, const char *hex)
 /* One event in a batch of rank 0. */
 static void feed_event(struct world *world, const char *event)
 {
-    char hex[ROOM];
+    char hex[ROOM + 16];
     snprintf(hex, sizeof(hex), "93 00 91 %s 00", event);
     feed(world, hex);
 }
