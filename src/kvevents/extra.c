@@ -48,23 +48,29 @@ static void take_pair(struct fl_kv_event *event, uint32_t block, struct fl_msgpa
     add_named_image(event, block, text);
 }
 
+/* The next key and value of a map. What a container holds is the caller's to read or to skip. */
+static bool next_member(struct fl_msgpack *reader, struct fl_bytes *name,
+                        struct fl_msgpack_value *value)
+{
+    struct fl_msgpack_value key;
+    uint32_t depth = reader->depth;
+    *name = (struct fl_bytes){0};
+    return fl_msgpack_next(reader, &key) == 0 &&
+           (fl_msgpack_text(&key, name) || fl_msgpack_skip_to(reader, depth) == 0) &&
+           fl_msgpack_next(reader, value) == 0;
+}
+
 /* {"type": t, ...}: the typed form that was proposed for vLLM. */
 static void take_typed(struct fl_kv_event *event, uint32_t block, struct fl_msgpack *reader,
                        uint32_t pairs)
 {
-    struct fl_bytes type = {0}, salt = {0}, hash = {0}, value_text = {0};
-    for (uint32_t i = 0; i < pairs; i++) {
-        struct fl_msgpack_value key, value;
-        struct fl_bytes name = {0}, text = {0};
-        uint32_t depth = reader->depth;
-        if (fl_msgpack_next(reader, &key) < 0)
-            return;
-        fl_msgpack_text(&key, &name);
-        if (fl_msgpack_next(reader, &value) < 0)
-            return;
+    struct fl_bytes type = {0}, salt = {0}, hash = {0}, value_text = {0}, name;
+    struct fl_msgpack_value value;
+    uint32_t depth = reader->depth;
+    for (uint32_t i = 0; i < pairs && next_member(reader, &name, &value); i++) {
+        struct fl_bytes text = {0};
         fl_msgpack_text(&value, &text);
-        if (reader->depth > depth && fl_msgpack_skip_to(reader, depth) < 0)
-            return;
+        fl_msgpack_skip_to(reader, depth);
         if (fl_bytes_eq(name, FL_BYTES("type")))
             type = text;
         else if (fl_bytes_eq(name, FL_BYTES("salt")))
@@ -116,50 +122,39 @@ void fl_kv_extra_read_keys(struct fl_kv_event *event, struct fl_msgpack reader)
 /* {"mm_hash": number, "offsets": ...} */
 static void take_object(struct fl_kv_event *event, uint32_t block, struct fl_msgpack *reader)
 {
-    struct fl_msgpack_value object, key, value;
-    uint32_t depth = reader->depth;
-    if (fl_msgpack_next(reader, &object) < 0)
-        return;
-    for (uint32_t i = 0; object.type == FL_MSGPACK_MAP && i < object.count; i++) {
-        struct fl_bytes name = {0};
+    struct fl_msgpack_value object, value;
+    struct fl_bytes name;
+    uint32_t outside = reader->depth;
+    if (fl_msgpack_next(reader, &object) == 0 && object.type == FL_MSGPACK_MAP) {
         uint32_t inside = reader->depth;
-        if (fl_msgpack_next(reader, &key) < 0)
-            return;
-        fl_msgpack_text(&key, &name);
-        if (fl_msgpack_next(reader, &value) < 0)
-            return;
-        if (fl_bytes_eq(name, FL_BYTES("mm_hash")) && value.type == FL_MSGPACK_UINT)
-            add_image(event, block, value.uint);
-        else if (fl_bytes_eq(name, FL_BYTES("mm_hash")) && value.type == FL_MSGPACK_INT)
-            add_image(event, block, (uint64_t)value.sint);
-        if (reader->depth > inside && fl_msgpack_skip_to(reader, inside) < 0)
-            return;
+        for (uint32_t i = 0; i < object.count && next_member(reader, &name, &value); i++) {
+            bool is_hash = fl_bytes_eq(name, FL_BYTES("mm_hash"));
+            if (is_hash && value.type == FL_MSGPACK_UINT)
+                add_image(event, block, value.uint);
+            else if (is_hash && value.type == FL_MSGPACK_INT)
+                add_image(event, block, (uint64_t)value.sint);
+            fl_msgpack_skip_to(reader, inside);
+        }
     }
-    fl_msgpack_skip_to(reader, depth);
+    fl_msgpack_skip_to(reader, outside);
 }
 
 /* nil, or {"mm_objects": [...]} */
 static void take_info(struct fl_kv_event *event, uint32_t block, struct fl_msgpack *reader)
 {
-    struct fl_msgpack_value info, key, objects;
-    uint32_t depth = reader->depth;
-    if (fl_msgpack_next(reader, &info) < 0)
-        return;
-    for (uint32_t i = 0; info.type == FL_MSGPACK_MAP && i < info.count; i++) {
-        struct fl_bytes name = {0};
+    struct fl_msgpack_value info, value;
+    struct fl_bytes name;
+    uint32_t outside = reader->depth;
+    if (fl_msgpack_next(reader, &info) == 0 && info.type == FL_MSGPACK_MAP) {
         uint32_t inside = reader->depth;
-        if (fl_msgpack_next(reader, &key) < 0)
-            return;
-        fl_msgpack_text(&key, &name);
-        if (fl_msgpack_next(reader, &objects) < 0)
-            return;
-        if (fl_bytes_eq(name, FL_BYTES("mm_objects")) && objects.type == FL_MSGPACK_ARRAY)
-            for (uint32_t j = 0; j < objects.count; j++)
-                take_object(event, block, reader);
-        if (reader->depth > inside && fl_msgpack_skip_to(reader, inside) < 0)
-            return;
+        for (uint32_t i = 0; i < info.count && next_member(reader, &name, &value); i++) {
+            if (fl_bytes_eq(name, FL_BYTES("mm_objects")) && value.type == FL_MSGPACK_ARRAY)
+                for (uint32_t j = 0; j < value.count; j++)
+                    take_object(event, block, reader);
+            fl_msgpack_skip_to(reader, inside);
+        }
     }
-    fl_msgpack_skip_to(reader, depth);
+    fl_msgpack_skip_to(reader, outside);
 }
 
 void fl_kv_extra_read_images(struct fl_kv_event *event, struct fl_msgpack *reader)

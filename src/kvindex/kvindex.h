@@ -13,8 +13,8 @@
  *   node (32 B, half a cache line):  sequence hash | holders: none, one rank inline, or a list |
  *                                    local hash | name of the one holder, or signature of the set
  *   apart (4 B):                     parent
- *   list:                            members (rank slot, children this rank holds below) | own external
- *                                    hashes, only when a rank names the block differently
+ *   list:                            members (rank slot, children this rank holds below) | own
+ * external hashes, only when a rank names the block differently
  *
  * Long matches are not walked either. A rank without holes that holds block i holds all before it,
  * so the lookup searches for the positions where the set of holders changes: full matches of any
@@ -115,13 +115,14 @@ struct fl_kvindex_stored {
 };
 
 /* 0; FL_ENOT_FOUND: parent unknown to this rank (I3); FL_EBAD_REQUEST: parent or a hash twice (I6),
- * or longer than the cap; FL_ELIMIT: the index is full, or another prefix has the same 64-bit sequence
- * hash (what was stored before that block stays); FL_EUNSUPPORTED: a lower tier, as long as only the
- * device tier is kept. `done` may be NULL. */
+ * or longer than the cap; FL_ELIMIT: the index is full, or another prefix has the same 64-bit
+ * sequence hash (what was stored before that block stays); FL_EUNSUPPORTED: a lower tier, as long
+ * as only the device tier is kept. `done` may be NULL. */
 int fl_kvindex_store(struct fl_kvindex *index, struct fl_kvindex_rank *rank,
                      const struct fl_kvindex_store *event, struct fl_kvindex_stored *done);
 
-/* I7, I8. Of a lower tier nothing is known. Returns how many of `external` were known and are removed. */
+/* I7, I8. Of a lower tier nothing is known. Returns how many of `external` were known and are
+ * removed. */
 size_t fl_kvindex_remove(struct fl_kvindex *index, struct fl_kvindex_rank *rank, enum fl_tier tier,
                          const uint64_t *external, size_t count);
 
